@@ -1,8 +1,8 @@
-"""The audit log: who asked for what changes the cluster, and how that ended. One line for each.
+"""The audit log: one line for each request that changes the cluster, with its sender and outcome.
 
-`by` is what the program of an administrator said of itself, `peer` where it came from; that it had
-the cluster key is proved (or, where `key` is named, that it had that key of a client, and was
-refused). Requests that were refused are logged at most once a second, so that nobody fills the log.
+`by` is the name that the administrator's program gave itself, `peer` is its address. The program
+has proved that it has the cluster key. Where `key` is named, it has proved a client's key instead,
+and was refused. Refused requests are logged at most once a second, so that nobody can fill the log.
 """
 
 from typing import Final

@@ -1,7 +1,6 @@
-"""What the metaserver's background tasks work with: the engine, the committer, storage, metrics,
-the time.
+"""What background tasks of the metaserver use: engine, committer, storage, metrics and clock.
 
-The tasks themselves are reaper and eviction.
+The tasks themselves are metaserver.reaper, metaserver.eviction and metaserver.trash_expiry.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""From a store to an engine: what the records say, and what a new cluster starts with.
+"""Makes an engine from a store: reads its records, or writes the first ones of a new cluster.
 
-Called once, before anything is served. A store of a newer schema is refused. Sessions found here
-must come back and replay; while an earlier recovery is unfinished its `recovery` record stays, so
-that clients are told the same durable transaction again.
+It runs once, before anything is served. It refuses a store of a newer schema. The sessions that it
+finds must come back and replay. While an earlier recovery is unfinished its `recovery` record
+stays, so that clients are told the same durable transaction again.
 """
 
 import itertools
@@ -33,8 +33,8 @@ from metaserver.sessions import Session, Sessions
 from metaserver.store.waist import Snapshot, Store
 from metaserver.trash import TrashTable, Tree, TreeState
 
-_EPOCH_SKIP = 1024  # bumps of the map that the last run may not have made durable
-_RECALL_BITS = 40  # where the numbers of recalls begin, so that none of before comes again
+_EPOCH_SKIP = 1024  # map epochs that the last run may have used without making them durable
+_RECALL_BITS = 40  # the incarnation is above these bits, so no number of a recall is used twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def boot(store: Store, settings: Settings, time: Time) -> Engine:
 
 
 def _found(snapshot: Snapshot, time: Time) -> dict[bytes, bytes]:
-    """What an empty store needs; {} for one in use."""
+    """The records that an empty store needs; {} for a store in use."""
     raw = snapshot.get(records.SCHEMA_KEY)
     if raw is not None:
         version = records.unpack_number(raw)
@@ -122,7 +122,7 @@ def _services(
 
 
 def _leases(snapshot: Snapshot, settings: Settings, sessions: Sessions, time: Time) -> Leases:
-    """Nothing is leased but what sessions may be writing that were not fenced in time."""
+    """Only sessions that were not fenced before the restart hold leases: on what they may write."""
     leases = Leases(
         sessions,
         duration_s=min(settings.lease_duration_s, settings.session_timeout_s),
@@ -137,14 +137,14 @@ def _leases(snapshot: Snapshot, settings: Settings, sessions: Sessions, time: Ti
 
 
 def _quotas(snapshot: Snapshot, first: dict[bytes, bytes], time: Time) -> QuotaTable:
-    """In a store that has no accounts yet, or without xattrs, everything is counted, once."""
+    """Counts all inodes once if the store has no accounts yet, or accounts without xattrs."""
     table = QuotaTable()
     is_counted = snapshot.get(records.QUOTA_KEY) == records.QUOTA_COUNTS
     for key, value in snapshot.range(*records.all_of(b"Q")):
         account, stored = records.quota_account(key), records.unpack_quota(value)
         table.put(account, stored if is_counted else replace(stored, bytes=0, inodes=0))
         if not is_counted:
-            table.merge([(account, 0, 0)], time.now_ns)  # its record is written, or goes
+            table.merge([(account, 0, 0)], time.now_ns)  # writes or deletes its record
     if not is_counted:
         inodes = [value for key, value in first.items() if key[:1] == b"I"]
         stored_inodes = (value for _, value in snapshot.range(*records.all_of(b"I")))

@@ -1,10 +1,10 @@
-"""The committer: takes batches from the engine to the store and tells it when they are durable.
+"""The committer: writes the engine's batches to the store and reports when they are durable.
 
-One task and one thread at a time: the task freezes a batch every commit interval, or at once when
-somebody waits; a thread writes it and waits for the disk while the event loop goes on filling the
-next. A store that is full makes everybody wait who waits for a commit, until there is room; reads
-go on, and so little is let in while it is nearly full that this is not to be. A store that fails
-ends the program: what was answered is replayed to the next one.
+There is one task, and one thread at a time. The task freezes a batch every commit interval, or at
+once when a request waits for it. The thread writes the batch and waits for the disk; meanwhile the
+event loop fills the next batch. While the store is full, every request that needs a commit waits,
+and reads go on. This should not happen, as a nearly full store accepts few changes. If the store
+fails, the program ends; clients replay what was answered to the next one.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ class Committer:
         self._urgent = trio.Event()
         self._room = trio.Event()
         self.committed = trio.Event()  # replaced after every commit
-        self._frozen: Batch | None = None  # did not fit yet
+        self._frozen: Batch | None = None  # a batch that did not fit into the store yet
         self._log = Log("committer")
 
     def changed(self) -> None:
-        """Requests were run: call after each batch of them."""
+        """Reports that requests have run. The caller reports this after each batch of them."""
         if self._engine.dirty or self._engine.urgent:
             self._dirty.set()
         if self._engine.urgent:
@@ -52,14 +52,14 @@ class Committer:
             await self._commit()
 
     async def drain(self) -> None:
-        """At the end: commit what is left, or leave it to the clients' replays if it does not fit.
-        run() has been cancelled."""
+        """Commits what is left when the program ends. run() has been cancelled before. What does
+        not fit into the store is left to the clients' replays."""
         with contextlib.suppress(StoreFullError):
             while self._engine.dirty or self._frozen is not None:
                 await self._commit_once()
 
     async def room(self) -> None:
-        """Wait while too much is uncommitted."""
+        """Waits while too much is uncommitted."""
         while self._engine.overfull:
             self._engine.urgent = True
             self.changed()
@@ -84,7 +84,7 @@ class Committer:
             await trio.sleep(FULL_RETRY_S)
 
     async def _commit_once(self) -> None:
-        """Raises StoreFullError: the batch is kept."""
+        """Raises StoreFullError and keeps the batch if it does not fit."""
         if self._frozen is None:
             self._dirty = trio.Event()
             self._urgent = trio.Event()

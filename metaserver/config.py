@@ -27,7 +27,7 @@ class MetaserverConfig:
     key_file: Path
     listen: str = "127.0.0.1:7400"
     metrics_listen: str = ""
-    page_listen: str = ""  # the page of the cluster, for browsers; empty: off
+    page_listen: str = ""  # address of the cluster's page for browsers; empty: off
     log_level: str = "info"
     log_file: str = ""
     session_timeout_s: float = 30.0
@@ -36,11 +36,11 @@ class MetaserverConfig:
     commit_interval_ms: float = 5.0
     chunk_size: ByteSize = _CHUNK_SIZE
     stripe_width_max: int = STRIPE_WIDTH_DEFAULT_MAX
-    store_size_max: ByteSize = _STORE_SIZE  # bytes of records; 0: as many as the disk holds
+    store_size_max: ByteSize = _STORE_SIZE  # bytes of all records; 0: as many as the disk holds
     tls: str = OFF  # or optional, required
     tls_certificate: Path = CERTIFICATE_FILE
     tls_key: Path = KEY_FILE
-    tls_ca: Path = AUTHORITY_FILE  # whose certificates are believed
+    tls_ca: Path = AUTHORITY_FILE  # the authority whose certificates are accepted
     http_tls: bool = False  # metrics and the page by https, with tls_certificate
 
     def __post_init__(self) -> None:

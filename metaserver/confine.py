@@ -1,18 +1,18 @@
-"""What the key of a client forbids it, checked with every request that such a client sends.
+"""Checks each request of a client that has a key of its own against what this key allows.
 
-A client with a key of its own is taken for hostile: it may name any inode, claim any lease, replay
-what never was. The row of each op that it may send says which inodes a request names and whether it
-changes anything (metaserver.ops.row); an op whose row does not is refused. So
+Such a client may be hostile: it may name any inode, claim any lease, and replay requests that never
+were answered. The row of an op says which inodes a request names and whether it changes anything
+(metaserver.ops.row); an op whose row does not say this is refused. So
 - a key that was revoked or has expired is refused everything;
-- of a read-only key every change is EROFS, and it holds nothing exclusively;
-- a key for a tree reaches an inode only if that is in the tree (metaserver.namespace.trees). What
-  is outside does not exist;
-- whom its client cannot be, nothing that it asks for is done by (metaserver.squash);
-- a confined client's changes are durable when they are answered: it has nothing to replay, and
-  nothing that it claims to have been answered is believed. Files that it made by itself are of
-  slots that it was given, which it proves where the metaserver does not remember them
-  (metaserver.ops.delegate).
-What a capability allows at storage servers is what the metaserver put into it.
+- every change by a read-only key is EROFS, and such a key holds nothing exclusively;
+- a key for a tree reaches only inodes of that tree (metaserver.namespace.trees). To its client,
+  inodes outside do not exist;
+- nothing is done as a user that the client cannot be (metaserver.squash);
+- a confined client's changes are durable when they are answered. So it has nothing to replay, and
+  the metaserver does not believe what such a client claims to have been answered. A file that it
+  made by itself must be of a slot that it was given; it proves this where the metaserver does not
+  remember the slot (metaserver.ops.delegate).
+What the client may do at storage servers is in the capabilities that the metaserver gives it.
 """
 
 from typing import Any
@@ -27,7 +27,8 @@ from metaserver.transaction import Transaction
 
 
 def check_key(key: ClientKey, row: OpRow, now_ns: int) -> None:
-    """Before anything else is looked at. Raises EACCES: the key is good no more; EPERM."""
+    """Runs before any other check. Raises EACCES if the key was revoked or has expired, and EPERM
+    if clients with keys may not send this op."""
     why = key.refusal(now_ns)
     if why:
         raise FsError(Status.EACCES, why)
@@ -36,8 +37,8 @@ def check_key(key: ClientKey, row: OpRow, now_ns: int) -> None:
 
 
 def confine(tx: Transaction, row: OpRow, request: Any, context: Context) -> Any:
-    """The request as it may be run. Raises EROFS; ESTALE: no such inode, to this client; EACCES,
-    EPERM: it would take a user whom the client cannot be."""
+    """Returns the request as it may run. Raises EROFS; ESTALE if an inode does not exist for this
+    client; EACCES or EPERM if the request needs a user that the client cannot be."""
     key = context.key
     if key is None or not key.is_confined:
         return request

@@ -1,8 +1,8 @@
-"""What an op is given besides its transaction and its request, and what it asks for in return.
+"""What an op gets besides its transaction and its request, and what it asks the engine to do.
 
-`Services` is the state in memory that ops share; `Context` belongs to one request. An op decides
-synchronously and says in the context what its reply must wait for: the engine does the waiting.
-Only the event loop's thread touches any of it.
+`Services` is the state in memory that all ops share; a `Context` belongs to one request. An op
+decides synchronously and notes in the context what its reply must wait for; the engine does the
+waiting. Only the event loop's thread uses either.
 """
 
 import hmac
@@ -24,15 +24,15 @@ from metaserver.sessions import Sessions
 from metaserver.store.waist import StoreRoom
 from metaserver.trash import TrashTable
 
-CELLS_MAX: Final = 20_000  # uncommitted; connections pause above it
+CELLS_MAX: Final = 20_000  # uncommitted cells; connections pause above this
 _CELLS_MIN: Final = 64
-_CELL_SIZE: Final = 32 << 10  # what one may need of the store for a while: fresh pages for its path
+_CELL_SIZE: Final = 32 << 10  # a cell may need so much of the store: fresh pages on its path
 _MUCH: Final = StoreRoom(0, 1 << 44)
 
 
 class ParkedError(BraidError):
-    """Raised by an op that cannot run yet; the engine runs it again when it resumes the key: an
-    inode whose truncate has ended at all targets, or something else that an op waits for."""
+    """An op that cannot run yet raises this. The engine runs it again when it resumes the key: for
+    example an inode whose truncate has ended at all targets."""
 
     def __init__(self, key: Hashable) -> None:
         super().__init__(f"waits for {key}")
@@ -41,7 +41,7 @@ class ParkedError(BraidError):
 
 @dataclass(slots=True)
 class Progress:
-    """Where the engine stands, for ops that report it."""
+    """How far the engine has come, for ops that report it."""
 
     incarnation: int
     txn: Txn
@@ -54,7 +54,7 @@ class Progress:
     cells_max: int = CELLS_MAX
 
     def has_room(self, room: StoreRoom) -> None:
-        """What the store says after a commit, or since one did not fit."""
+        """The store reports its room after each commit, and when a batch did not fit."""
         self.room = room
         self.cells_max = max(_CELLS_MIN, min(CELLS_MAX, room.free // _CELL_SIZE))
 
@@ -87,7 +87,8 @@ class Services:
         )
 
     def has_made(self, context: "Context", capability: bytes, layout: bytes, ino: Ino) -> bool:
-        """It is the capability of a slot of this session, with that number and valid layout."""
+        """Whether this metaserver made the capability: for a slot of this session with that inode
+        number and layout."""
         mine = make_capability(
             self.capability_key,
             layout=layout,
@@ -101,7 +102,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a mutation answered before the restart; running it again must end the same (rule 18)."""
+    """The former outcome of a mutation that is replayed: it must end the same again (rule 18)."""
 
     ino: Ino
     layout: bytes  # b"" when the reply had none
@@ -113,28 +114,28 @@ class Context:
     now_ns: int
     now_s: float  # monotonic
     services: Services
-    key: ClientKey | None = None  # of the client that asks, where it has one of its own
+    key: ClientKey | None = None  # the client's own key, if it has one
     replayed: Replayed | None = None
-    wait_durable: bool = False  # answer when this op and everything before it is durable
-    wait_truncate: Ino | None = None  # answer when the truncate of this inode has ended
-    inodes_added: int = 0  # merged into the count of inodes when the op succeeds
-    charges: list[Charge] = field(default_factory=list)  # merged like inodes_added
-    trash: list[tuple[int, str]] = field(default_factory=list)  # entries: trees, and how
-    trees_gone: list[int] = field(default_factory=list)  # whose topmost directory was removed
-    notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records beside the outcome
-    removed: list[Ino] = field(default_factory=list)  # inodes that are no more if it succeeds
+    # What follows is for the engine. It takes effect only if the op succeeds.
+    wait_durable: bool = False  # the reply waits until this op and everything before is durable
+    wait_truncate: Ino | None = None  # the reply waits until the truncate of this inode has ended
+    inodes_added: int = 0  # added to the count of inodes
+    charges: list[Charge] = field(default_factory=list)  # added to the accounts of quotas
+    trash: list[tuple[int, str]] = field(default_factory=list)  # see TrashTable.merge
+    trees_gone: list[int] = field(default_factory=list)  # trees whose top directory was removed
+    notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records that need no replay
+    removed: list[Ino] = field(default_factory=list)  # inodes that do not exist any more
     withheld: int = 0  # LEASE_* bits that the reply does not grant
-    opened: SessionId | None = None  # for which the connection speaks from now on, if it succeeds
-    ends_replay: bool = False  # the session has replayed everything: a recovery may be over
+    opened: SessionId | None = None  # the session of this connection from now on
+    ends_replay: bool = False  # the session has replayed everything: the recovery may be over
 
     def check_room(self) -> None:
-        """Raises ENOSPC: nothing that grows fits any more, as removals must. What was answered
-        before a restart is done again all the same."""
+        """Raises ENOSPC if only removals may still be written. A replay is always allowed."""
         if self.services.progress.room.is_full and self.replayed is None:
             raise FsError(Status.ENOSPC, "the metadata store is full")
 
     def check_serving(self) -> None:
-        """Raises NOT_READY: clients of before the restart may still replay what this may upset."""
+        """Raises NOT_READY while clients may still replay: this op could change their outcomes."""
         if self.services.progress.recovering:
             raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
 

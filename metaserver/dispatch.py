@@ -1,4 +1,4 @@
-"""Finds the row of a request by its code: once, before anything else is done with it."""
+"""Finds the row of an op by its code: once for each request, before anything else is done."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _ROWS: Final[dict[int, OpRow]] = {int(op): row for op, row in ROWS.items()}
 
 
 def row_of(header: Header) -> OpRow:
-    """Raises ProtocolError."""
+    """Raises ProtocolError if the frame is no request of an op of the metaserver."""
     row = _ROWS.get(header.op)
     if row is None or header.flags & FLAG_REPLY:
         raise ProtocolError(f"op {header.op} is no request to a metaserver")

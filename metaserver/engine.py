@@ -1,19 +1,19 @@
-"""The engine: requests in, replies out, batches to commit; no I/O, no clock, no task.
+"""The engine runs requests, makes replies and gathers batches; it has no I/O, no clock, no task.
 
-A request is run at once as one transaction over the overlay. Its reply leaves at once, unless
+A request runs at once, as one transaction over the overlay. Its reply leaves at once, unless
 - the op met uncommitted keys of another session (commit on share, rule 17), or an earlier reply of
-  its session is held: it is held until that transaction is durable, so replies of a session that
-  depend on each other become durable in order;
+  its session is held: then the reply is held until that transaction is durable. So replies of a
+  session that depend on each other become durable in order;
 - the op asked for durability, or for the end of a truncate;
 - the op cannot run while its inode is being truncated, or another session holds a lease on what it
-  reads or changes (metaserver.leases): the request itself is parked and run later.
-Mutations store their reply in their own transaction; a repeat is answered from it. After a restart
-sessions replay first, and nothing new is served until all have or expired (rule 18).
-`freeze` gives the batch for the committer thread, `committed` releases what waited for it.
-Only the event loop's thread calls. Connections and tasks are metaserver.server and committer.
+  reads or changes (metaserver.lease_gate): then the request itself waits, and runs later.
+A mutation stores its reply in its own transaction; a repeat is answered from there. After a restart
+sessions replay first; no new request is served until all have replayed or expired (rule 18).
+`freeze` returns the batch for the committer's thread, `committed` releases what waited for it.
+Only the event loop's thread calls. Connections are in metaserver.server, the task that commits in
+metaserver.committer.
 """
 
-import heapq
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -33,7 +33,8 @@ from metaserver.confine import check_key, confine
 from metaserver.connection import Connection
 from metaserver.context import Context, ParkedError, Services
 from metaserver.dispatch import row_of
-from metaserver.lease_gate import Asking, LeaseGate
+from metaserver.durable import DurableWaiters
+from metaserver.lease_gate import LeaseGate, OpCall
 from metaserver.leases.holders import Claim
 from metaserver.ops.locks import lock_events_key
 from metaserver.ops.row import PURPOSES, Access, OpRow
@@ -60,7 +61,7 @@ SystemOp = Callable[[Transaction, Context], None]
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """now_ns since 1970 for files, now_s monotonic for deadlines."""
+    """now_ns counts from 1970, for times of files; now_s is monotonic, for deadlines."""
 
     now_ns: int
     now_s: float
@@ -68,17 +69,17 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How a request ended, before it is known when its reply may leave."""
+    """How a request ended. When its reply may leave is decided later."""
 
     status: int
     body: bytes
     txn: Txn
-    hold: Txn  # answer when this transaction is durable
+    hold: Txn  # the reply leaves when this transaction is durable
     truncate: Ino | None = None
 
 
 class _WaitError(BraidError):
-    """A request meets leases of others; it waits with this claim."""
+    """The request conflicts with leases of other sessions: it waits with this claim."""
 
     def __init__(self, claim: Claim) -> None:
         super().__init__("waits for a lease")
@@ -94,35 +95,34 @@ class Engine:
         self._overlay = overlay
         self._frozen_txn = Txn(0)
         self._frozen_ino_end: int | None = None
-        self._durable_waiters: list[tuple[Txn, int, Callable[[], None]]] = []
-        self._sequence = itertools.count()
-        self._holds: dict[SessionId, Txn] = {}  # newest hold of a session's replies
+        self._durable_waiters = DurableWaiters()
+        self._holds: dict[SessionId, Txn] = {}  # the newest transaction that its replies wait for
         self._truncate_waiters: dict[Ino, list[Callable[[], None]]] = {}
         self._parked: dict[Hashable, list[tuple[Connection, Frame]]] = {}
         self._owners: dict[SessionId, Connection] = {}
-        self.urgent = False  # somebody waits for the next commit
+        self.urgent = False  # a request waits for the next commit
         self.doomed = False  # a committed batch had objects to delete
         self.counts: Counter[tuple[Op, int]] = Counter()  # answered requests by op and status
         self.replays: Counter[str] = Counter()
         self.log: Callable[..., None] = lambda event, **fields: None
-        # op, and when its request arrived (Time.now_s): called when the reply is in the outbox
+        # Called with the op and the arrival time (Time.now_s) when the reply is in the outbox.
         self.answered: Callable[[Op, float], None] = lambda op, arrived_s: None
         self.audited: Callable[[Connection, Frame, int], None] = lambda peer, frame, status: None
         self.refused: Callable[[Connection, Op, RangeError], None] = lambda peer, op, error: None
-        # An op has a fault: told while its exception is handled; the request alone fails by it.
+        # Called while the exception of a faulty op is handled. Only its request fails.
         self.failed: Callable[[Connection, Op], None] = _raise_again
 
     # ---- requests ------------------------------------------------------------------------
 
     def handle(self, connection: Connection, frame: Frame, time: Time) -> None:
-        """Run one request; its reply is in the outbox now or later.
+        """Runs one request; its reply comes into the outbox now or later.
 
-        Raises ProtocolError when the peer must be cut off."""
+        Raises ProtocolError if the peer must be cut off."""
         self._handle(connection, frame, time, None)
         self.leases_changed(time)
 
     def leases_changed(self, time: Time) -> None:
-        """Run what waits for leases no longer, and send recalls, and word of a new map."""
+        """Runs requests that wait for leases no longer; sends recalls and notices of a new map."""
         leases = self.services.leases
         if leases.is_anyone_ready:
             self.gate.resume(
@@ -131,7 +131,8 @@ class Engine:
         self.gate.tell(self.services.membership.epoch)
 
     def _handle_again(self, peer: Connection, frame: Frame, time: Time, claim: _Claimed) -> None:
-        """A request that had waited; a breach of the protocol in it ends its own connection."""
+        """Runs a request that has waited. A breach of the protocol ends the request's own
+        connection, not the one that is served now."""
         try:
             self._handle(peer, frame, time, claim)
         except ProtocolError as error:
@@ -212,46 +213,46 @@ class Engine:
             connection.session, time.now_ns, time.now_s, self.services, connection.key
         )
         header = frame.header
-        asking = Asking(row, request, header.request_id, header.body_checksum, time.now_s, claim)
-        outcome = self._execute(asking, context)
+        call = OpCall(row, request, header.request_id, header.body_checksum, time.now_s, claim)
+        outcome = self._execute(call, context)
         if context.opened is not None and outcome.status == 0:
             self._bind(connection, context.opened)
         if context.ends_replay:
             self.end_recovery_if_done()
         return outcome
 
-    def _execute(self, asking: Asking, context: Context) -> _Outcome:
-        row = asking.row
+    def _execute(self, call: OpCall, context: Context) -> _Outcome:
+        row = call.row
         tx = Transaction(self._overlay, context.session)
         has_leases = row.footprint is not None and not self.progress.recovering
         try:
             if context.key is not None:
-                asking.request = confine(tx, row, asking.request, context)
-            asked = row.asks(asking.request, context) if row.asks is not None else ()
-            if has_leases and (wait := self.gate.pass_or_wait(tx, asking, asked)) is not None:
+                call.request = confine(tx, row, call.request, context)
+            reporters = row.reporters(call.request, context) if row.reporters is not None else ()
+            if has_leases and (wait := self.gate.pass_or_wait(tx, call, reporters)) is not None:
                 raise _WaitError(wait)
-            reply = row.run(tx, asking.request, context)
+            reply = row.run(tx, call.request, context)
             if has_leases and self.gate.is_auditing:
-                self.gate.audit(tx, asking)
+                self.gate.audit(tx, call)
             parents = b"".join(tx.touched) or (
-                self.gate.shown_parent(tx, asking) if has_leases else b""
+                self.gate.shown_parent(tx, call) if has_leases else b""
             )
             if parents:
                 reply = replace(reply, parents=parents)
             body = encode(reply)
         except FsError as error:
-            return self._failed(tx, asking, error, has_leases=has_leases)
+            return self._failed(tx, call, error, has_leases=has_leases)
         except ProtocolError as error:
             raise RuntimeError(f"what is stored, or was answered, is wrong: {error}") from error
-        txn, late, foreign = self._merge(tx, asking, body, context)
+        txn, late, foreign = self._merge(tx, call, body, context)
         hold = self.progress.txn if context.wait_durable or late else foreign
         if has_leases:
-            asking.withheld = context.withheld
-            body = self.gate.granted(tx, asking, reply, body)
+            call.withheld = context.withheld
+            body = self.gate.granted(tx, call, reply, body)
         return _Outcome(0, body, txn, hold, context.wait_truncate)
 
     def _account(self, context: Context) -> None:
-        """What the op counted; freeze() puts it beside the op's own records."""
+        """Merges what the op has counted; freeze() puts it into the batch with the op's records."""
         self.progress.inodes += context.inodes_added
         if context.charges:
             self.services.quotas.merge(context.charges, context.now_ns)
@@ -263,17 +264,18 @@ class Engine:
             self.services.leases.forget(ino, context.now_s)
 
     def _note(self, tx: Transaction, context: Context) -> None:
-        """What an op notes beside its outcome is no mutation: nothing is replayed for it."""
+        """Writes the op's notes. Notes alone are no mutation: nobody replays them."""
         if tx.writes:
             tx.writes.update(context.notes)
         else:
             self._overlay.merge(context.notes, context.session, self._next_txn())
 
     def _merge(
-        self, tx: Transaction, asking: Asking, body: bytes, context: Context
+        self, tx: Transaction, call: OpCall, body: bytes, context: Context
     ) -> tuple[Txn, bool, Txn]:
-        """The op succeeded: its transaction, whether it came late, what its reply waits for."""
-        row = asking.row
+        """Merges the writes of an op that succeeded. Returns its transaction, whether it is late
+        (see _remember), and the transaction that its reply waits for."""
+        row = call.row
         if context.notes:
             self._note(tx, context)
         if not tx.writes:
@@ -281,21 +283,21 @@ class Engine:
         txn = self._next_txn()
         late = False
         if row.mutation:
-            stored = pack_reply(txn, row.op, body, asking.request_hash)
-            tx.put(reply_key(context.session, asking.request_id), stored)
-            late = self._remember(row, context.session, RequestId(asking.request_id), body)
+            stored = pack_reply(txn, row.op, body, call.request_hash)
+            tx.put(reply_key(context.session, call.request_id), stored)
+            late = self._remember(row, context.session, RequestId(call.request_id), body)
         foreign = max(tx.foreign, self._overlay.merge(tx.writes, context.session, txn))
-        if row.hurries_recall and self.services.leases.is_claimed(asking.request.ino):
-            self.urgent = True  # by whoever recalled the lease: the reply to that will wait for it
+        if row.hurries_recall and self.services.leases.is_claimed(call.request.ino):
+            self.urgent = True  # the request that recalled the lease will wait for this commit
         self._account(context)
         return txn, late, foreign
 
     def _failed(
-        self, tx: Transaction, asking: Asking, error: FsError, *, has_leases: bool
+        self, tx: Transaction, call: OpCall, error: FsError, *, has_leases: bool
     ) -> _Outcome:
         if not has_leases:
             return _failure(error, tx.foreign)
-        body = self.gate.failure(tx, asking, error)
+        body = self.gate.failure(tx, call, error)
         return _Outcome(int(error.status), body, Txn(0), tx.foreign)
 
     def _next_txn(self) -> Txn:
@@ -303,9 +305,9 @@ class Engine:
         return self.progress.txn
 
     def _remember(self, row: OpRow, session: SessionId, request_id: RequestId, body: bytes) -> bool:
-        """Note that the reply is stored. True when a later request of the session ran before this
-        one (which failed then and is sent again, or was parked): replays go by request id, so the
-        reply must not leave before both are durable."""
+        """Remembers that the reply is stored. Returns True if a later request of the session ran
+        before this one, which was parked, or failed and was sent again. Replays go by request id,
+        so the reply must not leave before both are durable."""
         known = self.sessions.get(session)
         if known is None:
             return False
@@ -319,7 +321,8 @@ class Engine:
     # ---- repeats and replays -------------------------------------------------------------
 
     def _repeat(self, session: Session, row: OpRow, frame: Frame) -> _Outcome:
-        """The stored reply, told when it is durable: it may depend on others' changes."""
+        """Answers a repeat with the stored reply. It leaves when it is durable, as it may depend on
+        changes of other sessions."""
         tx = Transaction(self._overlay, session.id)
         raw = tx.get(reply_key(session.id, frame.header.request_id))
         assert raw is not None, "session.stored names replies that exist"
@@ -343,7 +346,7 @@ class Engine:
         if session is None or not row.mutation or not session.replaying:
             raise FsError(Status.BAD_REQUEST, "nothing is to be replayed")
         replay = decode(Replay, frame.body)
-        if replay.txn == 0:  # it changed nothing then, so nothing is to be done again
+        if replay.txn == 0:  # the request changed nothing, so there is nothing to do again
             self.replays["empty"] += 1
             return _Outcome(0, replay.reply, Txn(0), Txn(0))
         if session.key is not None and session.key.is_confined:
@@ -352,15 +355,15 @@ class Engine:
         when_ns = now_ns or time.now_ns
         context = Context(session.id, when_ns, time.now_s, self.services, session.key, replayed)
         request: Any = decode(row.request, replay.request)
-        asking = Asking(row, request, frame.header.request_id, request_hash(frame), time.now_s)
-        outcome = self._execute(asking, context)
+        call = OpCall(row, request, frame.header.request_id, request_hash(frame), time.now_s)
+        outcome = self._execute(call, context)
         self.replays["failed" if outcome.status else "applied"] += 1
         if outcome.status:
             self.log("a replay failed", op=row.op.name, session=session.id, status=outcome.status)
         return _Outcome(outcome.status, outcome.body, outcome.txn, Txn(0))
 
     def _prune(self, session: Session, answered: RequestId) -> None:
-        """Drop stored replies that the client will not ask for again."""
+        """Drops stored replies that the client will not ask for again."""
         stored = session.stored
         txn = self.progress.txn
         while stored and (first := next(iter(stored))) <= answered:
@@ -421,7 +424,9 @@ class Engine:
     ) -> None:
         self._count(connection, row, frame, int(error.status))
         if not frame.header.flags & FLAG_ONEWAY:
-            self._send(connection, frame.header, _failure(error, Txn(0)))  # shows nothing: no hold
+            self._send(
+                connection, frame.header, _failure(error, Txn(0))
+            )  # no hold: it shows nothing
             self.answered(row.op, now_s)
 
     def _count(self, connection: Connection, row: OpRow, frame: Frame, status: int) -> None:
@@ -450,24 +455,25 @@ class Engine:
         )
 
     def when_durable(self, txn: Txn, release: Callable[[], None]) -> None:
-        """Call release once everything up to txn is durable; makes the committer hurry."""
+        """Calls release once everything up to txn is durable. Makes the committer hurry."""
         if txn <= self.progress.durable:
             release()
             return
         self.urgent |= txn > self._frozen_txn
-        heapq.heappush(self._durable_waiters, (txn, next(self._sequence), release))
+        self._durable_waiters.add(txn, release)
 
     # ---- connections ---------------------------------------------------------------------
 
     def attach(self, connection: Connection, session: SessionId) -> None:
-        """A connection for the recalls of a session. Raises ProtocolError: there is none such."""
+        """Takes a connection for the recalls of a session. Raises ProtocolError if there is no
+        such session."""
         known = self.sessions.get(session)
         if session == SYSTEM_SESSION or known is None or known.key is not connection.key:
             raise ProtocolError("a recall connection names a session")
         self.gate.attach(connection, session)
 
     def _bind(self, connection: Connection, session: SessionId) -> None:
-        """The connection speaks for the session from now on; an older one does not."""
+        """Makes this the connection of the session, and closes the one that it had."""
         former = self._owners.get(session)
         if former is not None and former is not connection:
             self.closed(former)
@@ -476,7 +482,7 @@ class Engine:
         self._owners[session] = connection
 
     def closed(self, connection: Connection) -> None:
-        """The connection ended. What it had parked has not run and never will."""
+        """The connection has ended. Its parked requests have not run and never will."""
         connection.is_open = False
         if self._owners.get(connection.session) is connection:
             del self._owners[connection.session]
@@ -489,7 +495,7 @@ class Engine:
                 del self._parked[key]
 
     def evicted(self, session: SessionId) -> None:
-        """The session is gone from the tables; cut its connections off."""
+        """The session is gone from the tables: closes its connections."""
         self.gate.ended(session)
         self._holds.pop(session, None)
         connection = self._owners.pop(session, None)
@@ -500,8 +506,8 @@ class Engine:
     # ---- the metaserver's own transactions -------------------------------------------------
 
     def system(self, operation: SystemOp, time: Time | None = None) -> Txn:
-        """Run an op of the metaserver itself; return its transaction (the last one if it wrote
-        nothing)."""
+        """Runs an op of the metaserver itself. Returns its transaction, or the last transaction if
+        the op wrote nothing."""
         now = time or Time(0, 0.0)
         tx = Transaction(self._overlay, SYSTEM_SESSION)
         context = Context(SYSTEM_SESSION, now.now_ns, now.now_s, self.services)
@@ -512,18 +518,19 @@ class Engine:
         return self.progress.txn
 
     def stored(self, keys: tuple[bytes, bytes], count_max: int) -> list[tuple[bytes, bytes]]:
-        """Durable records of a range, the first of them."""
+        """Returns the first durable records of a range, at most count_max of them."""
         return list(itertools.islice(self._overlay.snapshot.range(*keys), count_max))
 
     def truncated(self, ino: Ino, time: Time) -> None:
-        """Every target has cut and the intent is durably gone: go on with what waited."""
+        """Every target has cut the objects, and the removal of the intent is durable: runs what
+        has waited for this."""
         self.services.intents.done(ino)
         for release in self._truncate_waiters.pop(ino, ()):
             release()
         self._resume(ino, time)
 
     def _resume(self, key: Hashable, time: Time) -> None:
-        """Run again what was parked under this key."""
+        """Runs the requests again that were parked under this key."""
         for connection, frame in self._parked.pop(key, ()):
             connection.lets_go(frame)
             if connection.is_open:
@@ -532,13 +539,13 @@ class Engine:
                 connection.wake()
 
     def locks_changed(self, time: Time) -> None:
-        """Tell the sessions whose locks were granted."""
+        """Answers LOCK_EVENTS of the sessions whose locks were granted."""
         fresh = self.services.locks.fresh
         while fresh:
             self._resume(lock_events_key(fresh.pop()), time)
 
     def fenced(self, session: SessionId, time: Time) -> None:
-        """Nothing of this session can reach a target any more: its locks are free."""
+        """The session is fenced: nothing of it can reach a target any more. Frees its locks."""
         self.services.locks.drop_session(session)
         self.services.keys.fenced(session)
         self.locks_changed(time)
@@ -554,7 +561,7 @@ class Engine:
         return len(self._overlay.filling.cells) > self.progress.cells_max
 
     def freeze(self) -> Batch:
-        """The next batch for the store; `committed` must follow before the next freeze."""
+        """Returns the next batch for the store. `committed` must follow before the next freeze."""
         self.urgent = False
         self._frozen_txn = self.progress.txn
         self._frozen_ino_end = self.services.numbers.wanted()
@@ -576,9 +583,7 @@ class Engine:
         self.progress.has_room(room)
         if self._frozen_ino_end is not None:
             self.services.numbers.reserved(self._frozen_ino_end)
-        waiters = self._durable_waiters
-        while waiters and waiters[0][0] <= self._frozen_txn:
-            heapq.heappop(waiters)[2]()
+        self._durable_waiters.release(self._frozen_txn)
         self._holds = {s: txn for s, txn in self._holds.items() if txn > self._frozen_txn}
         return count
 
@@ -587,7 +592,7 @@ _DOOMED: Final = ord("Z")
 
 
 def _raise_again(connection: Connection, op: Op) -> None:
-    """Of an engine without a log: who drives it is to see the fault."""
+    """For an engine without a log, as in tests: its caller gets the exception."""
     raise  # noqa: PLE0704 - it is called while one is handled
 
 

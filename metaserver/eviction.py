@@ -1,14 +1,16 @@
 """Evicts clients that were silent for too long, and takes silent storage servers off the map.
 
-An expired session loses its record and stored replies in one transaction; files that it alone had
-open for writing get an intent that cuts their objects to the committed size, so that bytes written
-but never committed do not show up later. Which these are the store says too (`W` records), for a
-client that died while the metaserver was down and never said its opens again. Once that is durable
-every storage server is told to fence it, until each has or is down itself, i.e. out of its own
-lease: one that comes back gets the table of sessions before it serves (rule 15). An `F` record
-stays until then, so that a metaserver that restarts in between goes on fencing, and gives what the
-session was writing to nobody before. A session that keeps an exclusive lease for longer than a
-recall may take goes the same way.
+An expired session loses its record and its stored replies in one transaction. Each file that it
+alone had open for writing gets an intent that cuts the objects to the committed size, so that bytes
+that were written but never committed do not show up later. `W` records in the store name these
+files, too, for a client that died while the metaserver was down and so never reported its opens.
+
+When this is durable, every storage server is told to fence the session. This is repeated until each
+has done so, or is down itself, which means that its own lease has run out: a storage server that
+comes back gets the table of sessions before it serves (rule 15). An `F` record stays until then: a
+metaserver that restarts in between goes on fencing, and gives nobody what the session was writing.
+
+A session that keeps an exclusive lease for longer than a recall may take is evicted, too.
 """
 
 from typing import Final
@@ -43,7 +45,7 @@ class Eviction:
         self._faults = Faults(self._log)
 
     async def run(self, tasks: trio.Nursery) -> None:
-        for ghost in self._engine.services.leases.ghosts():  # of before a restart
+        for ghost in self._engine.services.leases.ghosts():  # evicted before a restart
             tasks.start_soon(self._fence_everywhere, ghost, 0)
         while True:
             await trio.sleep(CHECK_S)
@@ -118,15 +120,16 @@ class Eviction:
 
 
 def forget(tx: Transaction, context: Context, session: Session) -> None:
-    """The session's records go; files that it alone was writing are cut to what was committed.
-    Others are of another version from now on: bytes that it wrote and never committed may be there,
-    and clients keep bytes by version on their disks (docs/decisions/0035-local-cache.md).
-    Whatever it may have been writing stays as if leased to it until it is fenced."""
+    """Deletes the session's records, and cuts files that it alone was writing to their committed
+    size. Other files that it was writing get a new version: bytes that it wrote and never committed
+    may be there, and clients keep bytes by version on their disks
+    (docs/decisions/0035-local-cache.md). Until the session is fenced, everything that it may have
+    been writing stays leased to it."""
     written = {ino for ino, writable in session.opens.items() if writable}
     written.update(written_ino(key) for key, _ in tx.range(*written_of(session.id)))
     tx.delete(session_key(session.id))
     delete_range(tx, *replies_of(session.id))
-    tx.put(fence_key(session.id), b"")  # its W records stay until it is fenced, too
+    tx.put(fence_key(session.id), b"")  # its W records stay until then, too
     context.services.leases.evict(session.id, sorted(written), context.now_s)
     if session.key is not None and session.key.refusal(context.now_ns):
         context.services.leases.disown(session.id)

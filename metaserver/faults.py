@@ -1,8 +1,8 @@
-"""What fails in a background task of the metaserver costs that step, not the metaserver.
+"""Contains faults of background tasks: a fault ends one step of the task, not the metaserver.
 
-A fault there is a bug, often one that a record brings out which some request made: a metaserver
-that ended by it would find the record again after its start. Faults of the store are another
-matter: the committer raises them, and they end the program.
+Such a fault is a bug. Often it comes from a record that some request made: a metaserver that ended
+because of it would find the same record again after its start. Faults of the store are different:
+the committer raises them, and they end the program.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Faults:
 
     @contextmanager
     def contained(self, what: str, **fields: object) -> Iterator[None]:
-        """Whatever the block raises is told, once a minute, and goes no further."""
+        """Logs whatever the block raises, at most once a minute, and goes on after the block."""
         try:
             yield
         except Exception:

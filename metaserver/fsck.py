@@ -1,10 +1,10 @@
-"""fsck: checks that the records of a store agree with each other; changes nothing.
+"""fsck: checks that the records of a store agree with each other. It changes nothing.
 
-Reads one snapshot of a metaserver that does not run (or a memory store of a test). Every dentry
-names an inode of its type; every inode has as many names as nlink says, none only as an orphan;
-a directory has one name, its parent's number, and a link per sub-directory; the tree hangs
-together from the root; xattr counts, file ids, doomed objects and intents fit. Objects at the
-targets are not looked at: that is scrub.
+It reads one snapshot of a metaserver that is not running (or the memory store of a test). It checks
+that every dentry names an inode of its type; that every inode has as many names as its nlink, and
+that only orphans have none; that a directory has one name, its parent's number, and one link for
+each sub-directory; that every directory is reached from the root; and that xattr counts, file ids,
+doomed objects and intents agree. It does not look at objects on targets: a scrub does.
 """
 
 import stat
@@ -30,14 +30,14 @@ class _Seen:
     inodes: dict[Ino, Inode] = field(default_factory=dict)
     names: Counter[Ino] = field(default_factory=Counter)
     subdirectories: Counter[Ino] = field(default_factory=Counter)
-    parents: dict[Ino, Ino] = field(default_factory=dict)  # of directories, by dentries
-    kept: Counter[Ino] = field(default_factory=Counter)  # in the trash
+    parents: dict[Ino, Ino] = field(default_factory=dict)  # of directories, from their dentries
+    kept: Counter[Ino] = field(default_factory=Counter)  # entries of the trash
     file_ids: Counter[int] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
 
 def check(snapshot: Snapshot) -> list[str]:
-    """One sentence per fault; [] for a sound store."""
+    """Returns one sentence for each fault; [] for a sound store."""
     seen = _Seen()
     _read_inodes(snapshot, seen)
     _read_dentries(snapshot, seen)
@@ -151,7 +151,7 @@ def _check_writers(snapshot: Snapshot, seen: _Seen) -> None:
 
 def _check_quotas(snapshot: Snapshot, seen: _Seen) -> None:
     if snapshot.get(records.QUOTA_KEY) != records.QUOTA_COUNTS:
-        return  # they are counted at the next start
+        return  # the accounts are counted at the next start
     counted = QuotaTable()
     inodes = (inode.attributes.pack() for inode in seen.inodes.values())
     counted.merge(charges_of(inodes, snapshot), 0)
@@ -195,7 +195,7 @@ def _file_of_intent(value: bytes) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """`python -m metaserver.fsck STATE_DIRECTORY`: exit 0 when sound."""
+    """`python -m metaserver.fsck STATE_DIRECTORY` exits with 0 if the store is sound."""
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 1:
         print("usage: python -m metaserver.fsck STATE_DIRECTORY", file=sys.stderr)  # noqa: T201

@@ -1,8 +1,8 @@
-"""Who a client may be: what its users' numbers are in the cluster, and as whom it can act.
+"""Which users a client may be: how ids of its users map to ids of the cluster.
 
-Made of a client's key (docs/decisions/0020-client-keys.md). `Ids` is one kind of number, of users
-or of groups, `Who` is both. Whoever has no number in the cluster is nobody, 65534, there as here.
-Pure; metaserver.squash and metaserver.shown use it.
+This is made from a client's key (docs/decisions/0020-client-keys.md). `Ids` maps ids of one kind,
+users or groups; `Who` has both. A user who has no id in the cluster is nobody (65534), on both
+sides. Pure; used by metaserver.squash and metaserver.shown.
 """
 
 from bisect import bisect_right
@@ -16,26 +16,26 @@ from fscommon.wire.keys import KEY_SQUASH_ROOT, IdMap, IdRange
 
 NOBODY: Final = 65534
 ROOT: Final = 0
-ID_MAX: Final = 0xFFFFFFFE  # the last one is no number: (uid_t)-1
+ID_MAX: Final = 0xFFFFFFFE  # (uid_t)-1 is no id
 
 
 class Ids(Protocol):
     def to_cluster(self, number: int) -> int | None:
-        """What a number of the client's is in the cluster; None: nothing, its bearer is nobody."""
+        """The cluster's id for an id of the client; None: it has none, so the user is nobody."""
         ...
 
     def to_client(self, number: int) -> int:
-        """What the client is shown in place of a number of the cluster's."""
+        """The id that the client is shown for an id of the cluster."""
         ...
 
     def may_be(self, number: int) -> bool:
-        """Whether somebody of the client is this user of the cluster's, or in this group."""
+        """Whether a user of the client can be this user of the cluster, or be in this group."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AsTheyAre:
-    """The same numbers on both sides. but_root: nobody is root."""
+    """Ids are the same on both sides. but_root: except that nobody is root."""
 
     but_root: bool
 
@@ -51,7 +51,7 @@ class AsTheyAre:
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """Everybody is this one. The numbers that are shown are the cluster's."""
+    """Every user of the client is this one user. The client is shown the ids of the cluster."""
 
     number: int
 
@@ -66,7 +66,7 @@ class Always:
 
 
 class Mapped:
-    """By ranges that are sound (check_map)."""
+    """Ids map by ranges, which check_map has found sound."""
 
     def __init__(self, ranges: Sequence[IdRange]) -> None:
         self._inward = _Side([(row.client, row.cluster, row.count) for row in ranges])
@@ -84,7 +84,7 @@ class Mapped:
 
 
 class _Side:
-    """Ranges by where they begin on one side."""
+    """The ranges, sorted by their first id on one side."""
 
     def __init__(self, rows: list[tuple[int, int, int]]) -> None:
         self._rows = sorted(rows)
@@ -100,8 +100,8 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """gives_away: owners may be changed, among those that the client may be. translates: the
-    numbers in replies are others than in the store."""
+    """Which users and groups a client may be. gives_away: it may change owners, among the users
+    that it may be. translates: ids in its replies differ from those in the store."""
 
     uids: Ids
     gids: Ids
@@ -113,12 +113,12 @@ class Who:
         return self.uids.may_be(ROOT)
 
     def may_own(self, uid: int) -> bool:
-        """Somebody of the client may do with it what its owner may."""
+        """Whether a user of the client may do what the owner of a file may do."""
         return self.uids.may_be(uid) or self.may_be_root
 
 
 def who_of(flags: int, ids: IdMap) -> Who | None:
-    """None: anybody, by the same numbers."""
+    """Returns None if the client may be every user, with the ids of the cluster."""
     squashes_root = bool(flags & KEY_SQUASH_ROOT)
     if ids.everybody:
         uid, gid = ids.everybody
@@ -137,7 +137,7 @@ def who_of(flags: int, ids: IdMap) -> Who | None:
 
 
 def check_map(flags: int, ids: IdMap) -> None:
-    """Raises EINVAL: such a map says nothing, or two things."""
+    """Raises EINVAL if a range is not one of ids, or if the map is ambiguous."""
     if ids.everybody:
         _check_everybody(flags, ids)
     for kind, ranges in (("users", ids.uids), ("groups", ids.gids)):

@@ -1,10 +1,10 @@
-"""Inodes whose truncate has not ended at every target yet (rule 19), or whose bytes are on their
-way from their record to their objects (metaserver.namespace.inline).
+"""Inodes whose truncate has not ended at every target yet (rule 19), or whose bytes are moving from
+their record to their objects (metaserver.namespace.inline).
 
-A shrink commits the new size together with an intent (`T` record); from then until every target
-has cut its object, no op may grow the file or open it. `Intents` is the table in memory of these
-inodes; the record survives a crash and fills the table at start. The cutting is
-metaserver.truncation; parking the requests that wait is metaserver.engine.
+A shrink commits the new size together with an intent (a `T` record). From then until every target
+has cut its object, no op may grow the file or open it. `Intents` is the table of these inodes in
+memory; the records survive a crash and fill the table at the start. metaserver.truncation does the
+cutting; metaserver.engine parks the requests that wait for it.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from fscommon.types import Ino
 class Intents:
     def __init__(self) -> None:
         self._pending: set[Ino] = set()
-        self._fresh: list[Ino] = []  # not taken by the truncation task yet
-        self._former: set[Ino] = set()  # found at start: targets may have been asked before
+        self._fresh: list[Ino] = []  # the truncation task has not taken these yet
+        self._former: set[Ino] = set()  # targets may have been asked before the start
 
     def __contains__(self, ino: Ino) -> bool:
         return ino in self._pending

@@ -1,9 +1,9 @@
-"""Keys of clients: what each allows, whether it still holds, and whose sessions it has.
+"""Keys of clients: what each allows, whether it is valid, and which sessions it has.
 
-In memory, by id; the `K` record of a key is durable before its id is told, and says the same after
-a restart. A key that was revoked or has expired stays known, so that its clients are told why they
-are refused; the oldest of these make room for new ones. What a key forbids is checked with every
-request of its connections: metaserver.confine. Only the event loop's thread touches any of it.
+The table is in memory, by id. The `K` record of a key is durable before its id is told, and brings
+the key back after a restart. A key that was revoked or has expired stays in the table, so that its
+clients hear why they are refused; the oldest such keys make room for new ones. metaserver.confine
+checks each request against its key. Only the event loop's thread uses the table.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ _SECOND_NS: Final = 10**9
 class ClientKey:
     id: int
     name: str
-    root: Ino  # top of the quota tree that it is for; ROOT_INO: everything
-    path: str  # of root when the key was made
+    root: Ino  # the top of the quota tree that the key is for; ROOT_INO: everything
+    path: str  # the path of root when the key was made
     flags: int
     created_ns: int
     expires_ns: int = 0  # 0: never
-    revoked_ns: int = 0  # 0: it was not
+    revoked_ns: int = 0  # 0: not revoked
     ids: IdMap = NO_IDS
-    who: Who | None = field(init=False)  # its client may be; None: anybody
+    who: Who | None = field(init=False)  # the users that its client may be; None: every user
 
     def __post_init__(self) -> None:
         self.who = who_of(self.flags, self.ids)
@@ -41,11 +41,11 @@ class ClientKey:
 
     @property
     def is_confined(self) -> bool:
-        """It may not do whatever a client may do."""
+        """Whether the key allows less than the cluster key allows a client."""
         return self.root != ROOT_INO or self.flags != 0
 
     def refusal(self, now_ns: int) -> str:
-        """Why it is good for nothing any more; empty: it is good."""
+        """Returns why the key is not valid any more; "" if it is valid."""
         if self.revoked_ns:
             return f"the key '{self.name}' was revoked at {_utc(self.revoked_ns)}"
         if self.expires_ns and now_ns >= self.expires_ns:
@@ -80,7 +80,7 @@ def key_of_record(key_id: int, record: KeyRecord) -> ClientKey:
 
 
 def flags_of(asked: int, ids: IdMap) -> int:
-    """Those asked for, and those that the ids say."""
+    """Returns the flags that were asked for, and those that follow from the ids."""
     if ids.everybody:
         return asked | KEY_SQUASH_ALL
     return asked | KEY_MAPS_IDS if ids != NO_IDS else asked
@@ -105,24 +105,24 @@ class ClientKeys:
         del self._keys[key_id]
 
     def behind(self, after: int) -> Iterator[ClientKey]:
-        """Those with greater ids, in order."""
+        """Returns the keys with greater ids, in order."""
         for key_id in sorted(self._keys):
             if key_id > after:
                 yield self._keys[key_id]
 
     def named(self, name: str, now_ns: int) -> ClientKey | None:
-        """The good one of that name."""
+        """Returns the valid key of that name."""
         return next((key for key in self._good(now_ns) if key.name == name), None)
 
     def of_root(self, root: int, now_ns: int) -> ClientKey | None:
-        """A good one for that very tree."""
+        """Returns a valid key for exactly this tree."""
         return next((key for key in self._good(now_ns) if key.root == root), None)
 
     def _good(self, now_ns: int) -> Iterator[ClientKey]:
         return (key for key in self._keys.values() if not key.refusal(now_ns))
 
     def superfluous(self, now_ns: int) -> ClientKey | None:
-        """Where there are as many as there may be: the oldest that is good for nothing."""
+        """Returns the oldest key that is not valid, if the table is full."""
         if not self.is_full:
             return None
         dead = [key for key in self._keys.values() if key.refusal(now_ns)]

@@ -1,9 +1,9 @@
 """The gate between the engine and the table of leases.
 
-Before an op of a session runs, `pass_or_wait` compares its footprint with what others hold: it
-passes, or its request is kept here, outside of everything else, until `resume` runs it again.
-After it ran, `granted` writes into its reply what the session now holds. Recalls leave on the
-recall connection of their session; while it has none they wait in the table.
+Before an op runs, `pass_or_wait` compares its footprint with the leases of other sessions. The op
+passes, or its request waits here, outside of everything else, until `resume` runs it again. After
+the op has run, `granted` writes into its reply what the session now holds. Recalls leave on the
+recall connection of their session; while the session has none, they wait in the table.
 Only the event loop's thread calls; no clock is read here.
 """
 
@@ -42,9 +42,9 @@ Rerun = Callable[[Connection, Frame, Claim], None]
 
 
 @dataclass(slots=True)
-class Asking:
-    """One request at the gate. request_hash tells it from others that have its id. needs is its
-    footprint, once that is known. withheld: leases that its reply does not grant."""
+class OpCall:
+    """One request at the gate. request_hash tells it from other requests with the same id. needs is
+    its footprint, once that is known. withheld: leases that its reply does not grant."""
 
     row: OpRow
     request: Any
@@ -64,35 +64,35 @@ class LeaseGate:
         self._waiting: dict[Claim, tuple[Connection, Frame]] = {}
         self._connections: dict[SessionId, Connection] = {}
         self._request_ids = itertools.count(1)
-        self._map_told = 0  # its epoch
-        self.is_auditing = False  # check every footprint against what was written (tests)
+        self._map_epoch = 0  # of the newest map that clients have a notice of
+        self.is_auditing = False  # for tests: compares every footprint with what its op has written
 
     def __len__(self) -> int:
-        """Requests that wait."""
+        """The number of requests that wait."""
         return len(self._waiting)
 
     # ---- before ----------------------------------------------------------------------------
 
     def pass_or_wait(
-        self, tx: Transaction, asking: Asking, tells: Iterable[SessionId] = ()
+        self, tx: Transaction, call: OpCall, reporters: Iterable[SessionId] = ()
     ) -> Claim | None:
-        """None: run it. Else `wait` with the claim. tells: who is asked what it knows of the inode
-        of the request."""
-        if tells:
-            inos = [(Ino(asking.request.ino), other) for other in tells]
-            return self.leases.admit(tx.session, (), asking.now_s, asking.claim, inos)
-        if asking.claim is None and self.leases.is_alone(tx.session) and not self.is_auditing:
+        """Returns None if the op may run now, else the claim to `wait` with. reporters: sessions
+        that must report what they know of the inode of the request."""
+        if reporters:
+            inos = [(Ino(call.request.ino), other) for other in reporters]
+            return self.leases.admit(tx.session, (), call.now_s, call.claim, inos)
+        if call.claim is None and self.leases.is_alone(tx.session) and not self.is_auditing:
             return None
-        footprint = asking.row.footprint
-        asking.needs = footprint(tx, asking.request) if footprint else []
-        return self.leases.admit(tx.session, asking.needs, asking.now_s, asking.claim)
+        footprint = call.row.footprint
+        call.needs = footprint(tx, call.request) if footprint else []
+        return self.leases.admit(tx.session, call.needs, call.now_s, call.claim)
 
     def wait(self, claim: Claim, connection: Connection, frame: Frame) -> None:
         connection.holds(frame)
         self._waiting[claim] = (connection, frame)
 
     def resume(self, rerun: Rerun) -> None:
-        """Run what waits no longer, in order; what that frees too."""
+        """Runs the requests that wait no longer, in order, and those that they free."""
         while self.leases.is_anyone_ready:
             for claim in self.leases.take_ready():
                 waiting = self._waiting.pop(claim, None)
@@ -107,27 +107,27 @@ class LeaseGate:
 
     # ---- after -----------------------------------------------------------------------------
 
-    def granted(self, tx: Transaction, asking: Asking, reply: Any, body: bytes) -> bytes:
-        """The body of a reply as it is sent: what is held stands in its records."""
+    def granted(self, tx: Transaction, call: OpCall, reply: Any, body: bytes) -> bytes:
+        """Returns the body of a reply as it is sent: with leases in its records."""
         if not self.leases.is_holder(tx.session):
             return body
-        row, request = asking.row, asking.request
+        row, request = call.row, call.request
         if row.already_held is not None:
             for ino, flags in row.already_held(request, reply):
-                self.leases.born(tx.session, ino, flags, asking.request_id, asking.now_s)
+                self.leases.born(tx.session, ino, flags, call.request_id, call.now_s)
         if row.grants_by_directory and reply.names:
             inos = inos_of(reply.attributes)
-            self.leases.grant_children(tx.session, request.ino, inos, asking.request_id)
+            self.leases.grant_children(tx.session, request.ino, inos, call.request_id)
         grants = row.grants(request, reply) if row.grants is not None else iter(())
-        return self._write(tx, asking, body, grants, getattr(reply, "parents", b""))
+        return self._write(tx, call, body, grants, getattr(reply, "parents", b""))
 
     def _write(
-        self, tx: Transaction, asking: Asking, body: bytes, grants: Iterator[Grant], parents: bytes
+        self, tx: Transaction, call: OpCall, body: bytes, grants: Iterator[Grant], parents: bytes
     ) -> bytes:
-        """The body with what is granted; the records of parents lie behind all others."""
+        """Writes the grants into the body. The records of parents lie behind all others."""
 
         def grant(ino: Ino, wanted: int) -> int:
-            held = self._grant(tx, asking, ino, wanted & ~asking.withheld)
+            held = self._grant(tx, call, ino, wanted & ~call.withheld)
             if held and self._may_be_open_elsewhere(tx.session, ino):
                 held |= OPEN_ELSEWHERE
             return held
@@ -135,54 +135,54 @@ class LeaseGate:
         records = itertools.chain(grants, ((parents, NAMES),))
         return write_grants(body, records, grant, self._duration_ns)
 
-    def shown_parent(self, tx: Transaction, asking: Asking) -> bytes:
-        """The record of the directory that a LOOKUP or READDIR looked into, if its names are
-        granted; without lease fields."""
-        looks_into = asking.row.looks_into
+    def shown_parent(self, tx: Transaction, call: OpCall) -> bytes:
+        """Returns the record, without lease fields, of the directory that the op looked into; ""
+        if the session is not granted the directory's names."""
+        looks_into = call.row.looks_into
         if looks_into is None or not self.leases.is_holder(tx.session):
             return b""
-        ino = Ino(looks_into(asking.request))
+        ino = Ino(looks_into(call.request))
         record = tx.get(inode_key(ino))
-        if record is None or not self._grant(tx, asking, ino, NAMES) & LEASE_ENTRIES:
+        if record is None or not self._grant(tx, call, ino, NAMES) & LEASE_ENTRIES:
             return b""
         return record[:ATTRIBUTES_SIZE]
 
-    def failure(self, tx: Transaction, asking: Asking, error: FsError) -> bytes:
-        """Body of a failed reply; that a name is absent is worth a lease."""
-        absent = asking.row.grants_absence and error.status is Status.ENOENT
-        parents = self.shown_parent(tx, asking) if absent else b""
+    def failure(self, tx: Transaction, call: OpCall, error: FsError) -> bytes:
+        """Returns the body of a failed reply. It may grant that a name is absent."""
+        absent = call.row.grants_absence and error.status is Status.ENOENT
+        parents = self.shown_parent(tx, call) if absent else b""
         body = encode(Failure(error.message, parents))
-        return self._write(tx, asking, body, iter(()), parents) if parents else body
+        return self._write(tx, call, body, iter(()), parents) if parents else body
 
     def _may_be_open_elsewhere(self, session: SessionId, ino: Ino) -> bool:
         is_covered = self.leases.children.is_covered_elsewhere(session, ino)
         return is_covered or self._sessions.is_open_elsewhere(session, ino)
 
-    def _grant(self, tx: Transaction, asking: Asking, ino: Ino, wanted: int) -> int:
-        if asking.row.grants_by_directory and self.leases.children.covers(tx.session, ino):
+    def _grant(self, tx: Transaction, call: OpCall, ino: Ino, wanted: int) -> int:
+        if call.row.grants_by_directory and self.leases.children.covers(tx.session, ino):
             return wanted
         return self.leases.grant(
             tx.session,
             ino,
             wanted,
-            asking.request_id,
-            asking.now_s,
-            asking.claim,
-            is_look=asking.row.is_look,
+            call.request_id,
+            call.now_s,
+            call.claim,
+            is_look=call.row.is_look,
         )
 
-    def audit(self, tx: Transaction, asking: Asking) -> None:
-        """Raises AssertionError when the op wrote what its footprint does not announce."""
-        needs = list(asking.needs)
-        if asking.row.changes_afterwards is not None:
-            needs += asking.row.changes_afterwards(asking.request)
+    def audit(self, tx: Transaction, call: OpCall) -> None:
+        """Raises AssertionError if the op wrote what its footprint does not announce."""
+        needs = list(call.needs)
+        if call.row.changes_afterwards is not None:
+            needs += call.row.changes_afterwards(call.request)
         missing = _uncovered(needs, [key for key in tx.writes if not _is_new(tx, key)])
-        assert not missing, f"{asking.row.op.name} {asking.request} changed {missing} unannounced"
+        assert not missing, f"{call.row.op.name} {call.request} changed {missing} unannounced"
 
     # ---- connections -----------------------------------------------------------------------
 
     def attach(self, connection: Connection, session: SessionId) -> None:
-        """The connection carries the session's recalls from now on."""
+        """The session's recalls leave on this connection from now on."""
         former = self._connections.get(session)
         self._connections[session] = connection
         if former is not None:
@@ -194,7 +194,8 @@ class LeaseGate:
         connection.wake()
 
     def closed(self, connection: Connection) -> None:
-        """The connection ended: what it waited for is dropped, recalls wait for the next one."""
+        """The connection has ended: drops its waiting requests; its recalls wait for the next
+        connection."""
         for session, mine in list(self._connections.items()):
             if mine is connection:
                 del self._connections[session]
@@ -205,32 +206,32 @@ class LeaseGate:
                 self.leases.cancel(claim)
 
     def ended(self, session: SessionId) -> None:
-        """The session is no more."""
+        """The session has ended: closes its recall connection."""
         connection = self._connections.pop(session, None)
         if connection is not None:
             connection.is_open = False
             connection.end()
 
     def send(self) -> None:
-        """Give recalls to the connections that carry them."""
+        """Gives recalls to the connections on which they leave."""
         unsent = self.leases.unsent
         while unsent:
             session, items = unsent.popitem()
             connection = self._connections.get(session)
             if connection is None:
-                continue  # the table tells them again when there is one
+                continue  # the table sends them again when there is a connection
             for start in range(0, len(items), ITEMS_MAX):
                 recall = Recall(tuple(items[start : start + ITEMS_MAX]))
                 connection.put(self._frame(recall))
             connection.wake()
 
     def tell(self, map_epoch: int) -> None:
-        """Recalls, and that the cluster map is another: every client that hears it asks for it."""
+        """Sends recalls, and a notice if the cluster map has changed: clients then ask for it."""
         if self.leases.unsent:
             self.send()
-        if map_epoch == self._map_told:
+        if map_epoch == self._map_epoch:
             return
-        self._map_told = map_epoch
+        self._map_epoch = map_epoch
         for connection in self._connections.values():
             connection.put(self._frame(Recall((MAP_NOTICE,))))
             connection.wake()
@@ -249,8 +250,8 @@ _CHANGE_OF: Final = {
 
 
 def _uncovered(needs: Iterable[Need], written: Iterable[bytes]) -> set[Need]:
-    """Changes, as keys of the store, that the footprint does not announce. Keys of inodes that the
-    op made are the caller's to leave out."""
+    """Returns the written keys that the footprint does not announce, as needs. The caller leaves
+    out the keys of inodes that the op made."""
     announced: dict[int, int] = {}
     for need in needs:
         announced[need.ino] = announced.get(need.ino, 0) | need.flags

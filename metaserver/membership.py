@@ -1,13 +1,17 @@
-"""Storage servers and their targets: who is there, how full, and where new files go.
+"""Storage servers and their targets: which are up, how full they are, and where new files go.
 
-Plain state in memory with time passed in; `N` and `G` records keep what must survive a restart.
-The epoch rises when somebody joins, moves, goes down or comes back, or a target gets full (it lacks
-bytes, or inodes for files) or has room again, or is set to draining or back; not with every change
-of free space. A draining target gets no new files; what is on it is read and written as ever. One
-that is new while there are clients is joining: it gets none before each of them has a map that
-names it. A target that its node does not name any more (its device is broken or not mounted) is
-down until it is named again. After a restart every known target counts as up until its node's
-heartbeat is overdue. Asking nodes to do things is metaserver.eviction, reaper and truncation.
+This is plain state in memory with time passed in; `N` and `G` records keep what must survive a
+restart. The epoch of the map rises
+- when a node joins, moves, goes down or comes back;
+- when a target becomes full (it lacks bytes, or inodes for files) or has room again;
+- when a target starts or stops draining.
+It does not rise with every change of free space.
+
+A draining target gets no new files; its files are read and written as before. A target that comes
+while there are clients is *joining*: it gets no files before every client has a map that names it.
+A target that its node does not name any more (its device is broken or not mounted) is down until
+the node names it again. After a restart every known target counts as up until the heartbeat of its
+node is overdue. Requests to nodes are in metaserver.eviction, reaper and truncation.
 """
 
 import itertools
@@ -27,9 +31,9 @@ NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
 _FULL_SHARE: Final = 100  # full below 1/100 of free space ...
 _ROOM_SHARE: Final = 50  # ... until 1/50 is free again
 _TARGETS_MAX: Final = 4096
-# Fibonacci hashing: multiples of the golden ratio lie evenly on a circle, those of any run of file
-# ids and those of the first few ids of each of many runs (clients get ids in blocks, and most use
-# the first ones of a block), which the remainder of a division would put on few targets.
+# Fibonacci hashing: multiples of the golden ratio lie evenly on a circle. This holds for any run of
+# file ids, and for the first few ids of each of many runs: clients get ids in blocks, and most use
+# only the first ids of a block. The remainder of a division would put these on few targets.
 _GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
 _U64: Final = (1 << 64) - 1
 
@@ -49,7 +53,7 @@ class Node:
     name: str
     address: str
     heard_s: float
-    session_version: int = 0  # of the session table it has
+    session_version: int = 0  # of the session table that the node has
     traffic: Traffic = NO_TRAFFIC
 
 
@@ -64,20 +68,20 @@ class Target:
     files_free: int = 0
     lacks_bytes: bool = False
     lacks_files: bool = False
-    is_served: bool = True  # its node named it when it registered last
-    is_draining: bool = False  # as an administrator wants it
-    joining_epoch: int = 0  # of the first map that names it, while not all clients have that; or 0
+    is_served: bool = True  # its node named it at its last registration
+    is_draining: bool = False  # set by an administrator
+    joining_epoch: int = 0  # of the first map that names it, until all clients have that map; or 0
     objects: int = 0
     errors: int = 0
-    incarnation: int = 0  # the newest that was heard: it rises when unsynced bytes were lost
-    incarnation_kept: int = 0  # in its record
+    incarnation: int = 0  # the newest one heard: it rises when unsynced bytes were lost
+    incarnation_kept: int = 0  # the one in its record
 
     @property
     def is_full(self) -> bool:
         return self.lacks_bytes or self.lacks_files
 
     def measure(self, before: "Target") -> None:
-        """Say anew what it lacks; before: as it was measured last."""
+        """Measures again what the target lacks; before: its state at the last measurement."""
         self.lacks_bytes = _is_short(
             self.bytes_free, self.bytes_total, was_short=before.lacks_bytes
         )
@@ -95,7 +99,7 @@ class Membership:
         self._nodes: dict[NodeId, Node] = {}
         self._targets: dict[TargetId, Target] = {}
         self._down: set[NodeId] = set()
-        self._places: list[TargetId] = []  # where new files may go, in order of ids
+        self._places: list[TargetId] = []  # targets that may get new files, in order of ids
 
     # ---- who is there --------------------------------------------------------------------
 
@@ -118,7 +122,7 @@ class Membership:
         return self._targets.get(TargetId(target))
 
     def address_of(self, target: TargetId) -> str | None:
-        """Where the target's node listens, None when the target is unknown."""
+        """The address of the target's node; None if the target is unknown."""
         known = self._targets.get(target)
         return self._nodes[known.node].address if known else None
 
@@ -140,7 +144,7 @@ class Membership:
     # ---- changes -------------------------------------------------------------------------
 
     def put_node(self, node: Node) -> bool:
-        """Add or update; true when the cluster map changed."""
+        """Adds or updates a node. Returns True if the cluster map has changed."""
         old = self._nodes.get(node.id)
         was_down = node.id in self._down
         self._nodes[node.id] = node
@@ -158,7 +162,8 @@ class Membership:
         return old.node != target.node or old.is_full != target.is_full
 
     def unserved(self, node: NodeId, served: Iterable[TargetId]) -> list[Target]:
-        """Take the other targets of a node that registered down; return those that were up."""
+        """Takes those targets of a node down that its registration does not name. Returns the ones
+        that were up."""
         named = set(served)
         lost = [t for t in self.targets_of(node) if t.is_served and t.id not in named]
         for target in lost:
@@ -167,7 +172,7 @@ class Membership:
         return lost
 
     def heard(self, node: NodeId, reports: Iterable[TargetReport], now_s: float) -> bool:
-        """A heartbeat. True when the cluster map changed."""
+        """Takes a heartbeat. Returns True if the cluster map has changed."""
         known = self._nodes[node]
         known.heard_s = now_s
         changed = node in self._down
@@ -191,7 +196,7 @@ class Membership:
         return target.is_full != was_full
 
     def expire(self, now_s: float) -> list[Node]:
-        """Take nodes down that were silent for too long; return them."""
+        """Takes nodes down that were silent for too long. Returns them."""
         silent = [
             node
             for node in self._nodes.values()
@@ -203,8 +208,8 @@ class Membership:
         return silent
 
     def set_draining(self, targets: Iterable[int], wanted: bool) -> list[Target]:
-        """Close targets to new files, or open them again; return those that were not so before.
-        Raises ENOENT; EBUSY: no other would take new files."""
+        """Closes targets to new files, or opens them again. Returns those whose state has changed.
+        Raises ENOENT; EBUSY if no target for new files would be left."""
         chosen = [self._known(number) for number in targets]
         if wanted:
             self._check_some_remain({target.id for target in chosen})
@@ -215,8 +220,8 @@ class Membership:
         return changed
 
     def joined(self, epoch: int) -> list[Target]:
-        """All clients have the map of this epoch: new files may go to what it names. Return those
-        targets that waited for it."""
+        """All clients have the map of this epoch: its targets may get new files. Returns the
+        targets that have waited for this."""
         fresh = [t for t in self._targets.values() if 0 < t.joining_epoch <= epoch]
         for target in fresh:
             target.joining_epoch = 0
@@ -242,7 +247,7 @@ class Membership:
     # ---- where files go ------------------------------------------------------------------
 
     def place(self, file_id: FileId, width_max: int) -> tuple[TargetId, ...]:
-        """Targets of a new file: as many as may be, the first by a hash of the file id."""
+        """Chooses the targets of a new file: the first one by a hash of the file id."""
         places = self._places
         if not places:
             raise FsError(Status.ENOSPC, "no target has room")
@@ -251,14 +256,14 @@ class Membership:
         return tuple([places[(start + index) % len(places)] for index in range(width)])
 
     def known(self, layout: Layout) -> tuple[int, ...]:
-        """The targets of a layout; others in place of those that the cluster does not have."""
+        """Returns the targets of a layout, with others in place of those that do not exist."""
         if all(TargetId(target) in self._targets for target in layout.targets) or not self._places:
             return layout.targets
         places = itertools.cycle(self.place(FileId(layout.file_id), self.width_max))
         return tuple([t if TargetId(t) in self._targets else next(places) for t in layout.targets])
 
     def down_of(self, layout: Layout) -> int | None:
-        """One of the targets of a layout that is down."""
+        """Returns a target of the layout that is down, if there is one."""
         for target in layout.targets:
             known = self._targets.get(TargetId(target))
             if known is not None and not self._is_up(known):
@@ -266,12 +271,12 @@ class Membership:
         return None
 
     def has_room(self, targets: tuple[int, ...]) -> bool:
-        """New files may be put on all of them."""
+        """Whether all of these targets may get new files."""
         return set(targets) <= set(self._places)
 
     def _choose_places(self) -> None:
-        """Targets with room; those that are up if any is (an outage is not lack of space), and not
-        joining."""
+        """Returns the targets with room that are not joining: of these, only the ones that are up,
+        if any is, because an outage is no lack of space."""
         room = sorted(t.id for t in self._targets.values() if not (t.is_full or t.is_draining))
         up = [target for target in room if self._is_up(self._targets[target])]
         known = [target for target in up if not self._targets[target].joining_epoch]
@@ -306,7 +311,7 @@ class Membership:
         return target.is_served and target.node not in self._down
 
     def files_free(self) -> int:
-        """For how many new objects the targets that are open to them have inodes."""
+        """The number of new objects for which the targets open to new files have inodes."""
         open_ = [t for t in self._targets.values() if not (t.is_draining or t.lacks_files)]
         if any(target.files_total == 0 for target in open_) or not self._targets:
             return FILES_UNLIMITED

@@ -1,8 +1,8 @@
-"""Numbers of inodes and files: never given twice, whatever crashes.
+"""Numbers of inodes and files. No number is given twice, whatever crashes.
 
-The store holds the end of the reserved range; numbers are given only from a range whose
-reservation is durable, and the rest of a range is skipped by a restart. The engine asks `wanted`
-after each commit and writes the next end long before the range is used up.
+The store holds the end of the reserved range. Numbers are given only from a range whose reservation
+is durable; a restart skips the rest of a range. The engine calls `wanted` for each commit, and
+writes the next end long before the range is used up.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ class InodeNumbers:
         self._asked = end
 
     def reserve_first(self) -> int:
-        """At start: the end that the caller makes durable before anything is served."""
+        """Returns the first end, which the caller makes durable before it serves anything."""
         self._asked = self._end = self._end + RANGE
         return self._end
 
@@ -32,16 +32,16 @@ class InodeNumbers:
         return Ino(self._next - 1)
 
     def is_former(self, ino: int) -> bool:
-        """It may have been given before this metaserver started."""
+        """Whether this number may have been given before this metaserver started."""
         return 0 < ino < self._first
 
     def wanted(self) -> int | None:
-        """The end to be made durable next, or None while there is enough."""
+        """Returns the end to make durable next, or None while enough numbers are left."""
         if self._asked - self._next > RANGE // 2:
             return None
         self._asked += RANGE
         return self._asked
 
     def reserved(self, end: int) -> None:
-        """The store holds this end now."""
+        """Takes the news that the store holds this end."""
         self._end = max(self._end, end)

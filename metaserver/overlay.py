@@ -1,12 +1,12 @@
-"""What ops wrote and the store does not hold yet: two generations of cells over a snapshot.
+"""What ops have written and the store does not hold yet: two generations of cells over a snapshot.
 
-`filling` takes the write sets of ops; `freeze` makes it `committing` and hands its records to the
-committer thread; `committed` drops it once the store holds it and moves to a newer snapshot. A
-read looks into filling, committing, snapshot, in this order. A cell remembers the session and the
-transaction that wrote it, so that a reader of another session knows what its reply must wait for
-(commit on share, rule 17). A deleted key is a cell whose value is None.
-Invariant: committing plus snapshot never change between freeze and committed.
-Only the event loop's thread calls; the committer thread sees nothing but the frozen batch.
+`filling` takes the write sets of ops. `freeze` turns it into `committing` and hands its records to
+the committer's thread. `committed` drops that generation once the store holds it, and moves to a
+newer snapshot. A read looks into filling, committing and snapshot, in this order. A cell remembers
+the session and the transaction that wrote it, so that a reader of another session knows what its
+reply must wait for (commit on share, rule 17). A deleted key is a cell whose value is None.
+Invariant: committing and snapshot together do not change between freeze and committed.
+Only the event loop's thread calls; the committer's thread sees only the frozen batch.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ Cell = tuple[bytes | None, SessionId, Txn]
 
 
 class Generation:
-    """Cells by key. The order of keys is only made up when somebody asks for a range."""
+    """Cells by key. Keys are sorted only when somebody reads a range."""
 
     __slots__ = ("_order", "_unordered", "cells", "note")
 
@@ -28,7 +28,7 @@ class Generation:
         self.cells: dict[bytes, Cell] = {}
         self._order: SortedList = SortedList()
         self._unordered: list[bytes] = []
-        self.note = self._unordered.append  # of each key that comes into cells
+        self.note = self._unordered.append  # called for each key that is new in cells
 
     def put(self, key: bytes, cell: Cell) -> None:
         if key not in self.cells:
@@ -54,7 +54,7 @@ class Overlay:
         self.snapshot: Snapshot = store.snapshot()
 
     def merge(self, writes: dict[bytes, bytes | None], session: SessionId, txn: Txn) -> Txn:
-        """Add a write set; return the newest transaction of another session that it covers."""
+        """Adds a write set. Returns the newest transaction of other sessions that it overwrites."""
         cells, note = self.filling.cells, self.filling.note
         committing = self.committing.cells
         foreign = Txn(0)
@@ -69,7 +69,7 @@ class Overlay:
         return foreign
 
     def freeze(self) -> Batch:
-        """Turn filling into committing; the caller commits the batch, then calls `committed`."""
+        """Turns filling into committing. The caller commits the batch, then calls `committed`."""
         assert not self.committing.cells, "one batch at a time"
         self.committing, self.filling = self.filling, Generation()
         return [(key, cell[0]) for key, cell in self.committing.cells.items()]

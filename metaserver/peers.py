@@ -1,8 +1,8 @@
-"""What peers may take of the metaserver, beside what fscommon.net.serve bounds.
+"""Bounds on what peers use of the metaserver, beside those of fscommon.net.serve.
 
-All connections of one key have a share of the memory for what waits. A peer that does not read its
-answers, or that proved itself and then neither opens a session nor says anything, has a deadline.
-Nothing here waits: the server asks once a second (end_late).
+All connections of one key share a bound on the memory for what waits. There is a deadline for a
+peer that does not read its replies, and for one that has authenticated and then neither opens a
+session nor sends anything. Nothing here waits: the server calls end_late once a second.
 """
 
 import weakref
@@ -16,7 +16,7 @@ from metaserver.engine import Time
 from metaserver.keys import ClientKey
 from metaserver.sessions import SYSTEM_SESSION
 
-_UNREAD_BYTES_MAX: Final = 1 << 30  # of all that have the cluster key
+_UNREAD_BYTES_MAX: Final = 1 << 30  # of all peers with the cluster key together
 _LOG_S: Final = 60.0
 
 
@@ -26,7 +26,7 @@ class Peers:
         self._now = now
         self._shares: weakref.WeakValueDictionary[int, Share] = weakref.WeakValueDictionary()
         self._trusted = Share(_UNREAD_BYTES_MAX)
-        self._silent: dict[Connection, float] = {}  # without a session: last heard
+        self._silent: dict[Connection, float] = {}  # peers without a session: when last heard
         self._sending: dict[object, tuple[Connection, float]] = {}
         self._lines = RateLimit(_LOG_S)
 
@@ -54,7 +54,7 @@ class Peers:
         connection.ended()
 
     def sends(self, connection: Connection) -> object:
-        """The peer is to take what is sent now in time: until has_sent() of what this returns."""
+        """Starts the deadline for a send; has_sent() ends it with what this returns."""
         token = object()
         self._sending[token] = (connection, self._now().now_s)
         return token

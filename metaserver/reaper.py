@@ -1,9 +1,10 @@
-"""The reaper: removes orphans that nobody holds open, and the objects of what was removed.
+"""The reaper removes orphans that nobody holds open, and the objects of removed files.
 
-Two steps, each repeated until done, so a crash between them loses nothing: an orphan becomes a `Z`
-record in one transaction; a `Z` record that is durable has its objects deleted at the targets and
-goes when all have answered. Records of targets that cannot be reached wait for the next round.
-Idle during recovery, when clients have not said yet what they hold open.
+It works in two steps. Each is repeated until it is done, so a crash between them loses nothing.
+First, an orphan becomes a `Z` record in one transaction. Then, when this record is durable, the
+targets delete its objects, and the record goes when all of them have answered. Records for targets
+that cannot be reached wait for the next round. The reaper is idle during a recovery, because
+clients have not reported yet what they hold open.
 """
 
 from typing import Final
@@ -21,9 +22,11 @@ from metaserver.namespace.links import remove_inode
 from metaserver.records import all_of, orphan_key
 from metaserver.transaction import Transaction
 
-ROUND_MAX: Final = 2048  # records of one round
-GATHER_S: Final = 0.25  # nobody waits for the room: rounds are few and large while files go,
-GATHERS_MAX: Final = 8  # and wait for the end of it, so long at most
+ROUND_MAX: Final = 2048  # records in one round
+# Nobody waits for the freed space. So, while files are being removed, the reaper waits for more of
+# them, to make few large rounds: it looks again after GATHER_S, at most GATHERS_MAX times.
+GATHER_S: Final = 0.25
+GATHERS_MAX: Final = 8
 RETRY_S: Final = 2.0
 LOOK_S: Final = 1.0
 
@@ -38,7 +41,7 @@ class Reaper:
         self._log = Log("reaper")
         self._faults = Faults(self._log)
         self._failures = RateLimit(10.0)
-        self._is_behind = False  # the last round was a full one
+        self._is_behind = False  # the last round was full
 
     async def run(self) -> None:
         while True:
@@ -58,11 +61,11 @@ class Reaper:
     async def _wait_for_work(self) -> None:
         engine = self._engine
         while engine.progress.recovering or not (engine.doomed or self._reapable()):
-            with trio.move_on_after(LOOK_S):  # the last close of an orphan commits nothing
+            with trio.move_on_after(LOOK_S):  # the last close of an orphan causes no commit
                 await self._committer.committed.wait()
 
     async def _gather(self) -> None:
-        """Whoever removes a tree goes on meanwhile, and needs the processors more."""
+        """Waits while files are being removed: a client that removes a tree needs the CPUs more."""
         for _ in range(GATHERS_MAX):
             self._engine.doomed = False
             await trio.sleep(GATHER_S)
@@ -88,7 +91,7 @@ class Reaper:
             self._metrics.counter("braidfs_reaped_total", kind="orphan").inc()
 
     async def _delete_objects(self) -> bool:
-        """A round of deletions; false when some target could not be reached."""
+        """Runs a round of deletions. Returns False if a target could not be reached."""
         self._engine.doomed = False
         doomed = self._engine.stored(all_of(b"Z"), ROUND_MAX)
         self._metrics.gauge("braidfs_reaper_queue").set(len(doomed))

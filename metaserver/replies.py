@@ -1,5 +1,7 @@
-"""What a reply said, for running its request again and for whoever counts what a session made; and
-which request a stored reply answered: told to another one it would be believed."""
+"""What a former reply contained, and which request it answered.
+
+The first is for running a request again, and for counting what a session has made. The second
+prevents that another request gets the stored reply: its client would believe it."""
 
 from typing import Any
 
@@ -17,8 +19,8 @@ from metaserver.context import Replayed
 
 
 def former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
-    """Inode, layout and time of the reply that a mutation got before the restart. A batch has
-    its own in the request. Raises ProtocolError: nobody was answered this."""
+    """Returns inode, layout and time of the reply that a mutation got before the restart. A batch
+    has these in its request. Raises ProtocolError if it cannot have been a reply."""
     kind = BODIES[op][1]
     if kind is Changed:
         return Replayed(Ino(0), b""), 0
@@ -31,11 +33,11 @@ def former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
 
 
 def request_hash(frame: Frame) -> int:
-    """What tells requests of one op apart; a replay carries the body of the request as it was."""
+    """A hash that differs between requests of one op. A replay contains the former request."""
     if not frame.header.flags & FLAG_REPLAY:
         return frame.header.body_checksum
     request = decode(Replay, frame.body).request
-    return xxh3_64(request) if request else 0  # as in the header of a frame without a body
+    return xxh3_64(request) if request else 0  # 0 as in the header of a frame without a body
 
 
 def ino_of_reply(op: Op, reply: bytes) -> Ino:

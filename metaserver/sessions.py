@@ -116,7 +116,7 @@ class Sessions:
             self.version += 1
             for ino in removed.opens:
                 self._forget_opener(ino, session)
-            self._settle(removed, set(removed.unsure))
+            self._resolve(removed, set(removed.unsure))
         return removed
 
     def has_room(self, session: SessionId) -> bool:
@@ -183,7 +183,7 @@ class Sessions:
         self.close(session, set(known.opens) - asserted)
         for ino in asserted:
             self.open(session, ino, writable=known.opens.get(ino, True))
-        self._settle(known, set(known.unsure))
+        self._resolve(known, set(known.unsure))
         for ino in set(known.created.values()) - asserted:
             known.unsure.add(ino)
             self._unsure.setdefault(ino, set()).add(session)
@@ -194,9 +194,9 @@ class Sessions:
         del session.stored[request_id]
         ino = session.created.pop(request_id, None)
         if ino is not None and ino in session.unsure:
-            self._settle(session, {ino})
+            self._resolve(session, {ino})
 
-    def _settle(self, session: Session, inos: set[Ino]) -> None:
+    def _resolve(self, session: Session, inos: set[Ino]) -> None:
         session.unsure -= inos
         for ino in inos:
             waiting = self._unsure[ino]

@@ -1,6 +1,6 @@
-"""Which LEASE_* bits contradict which, and what a holder must give up for a need: pure functions.
+"""Which LEASE_* bits conflict, and what a holder must give up for a need: pure functions.
 
-What is done about it is metaserver.leases.table."""
+metaserver.leases.table acts on the results."""
 
 from typing import Final
 
@@ -18,14 +18,14 @@ WRITER_BITS: Final = LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE | LEASE_ENTRIES
 
 
 def conflict(one: int, other: int) -> int:
-    """The facets, as shared bits, on which two sets of LEASE_* bits conflict."""
+    """Returns the facets, as shared bits, on which two sets of LEASE_* bits conflict."""
     shift = LEASE_EXCLUSIVE_SHIFT
     return ((one >> shift) & other | one & (other >> shift)) & LEASE_SHARED_ALL
 
 
 def to_give_up(need: int, held: int) -> int:
-    """What a holder of `held` must give up for `need`: LEASE_* bits; 0: it must only tell what it
-    knows; -1: nothing is in the way."""
+    """Returns the LEASE_* bits that a holder of `held` must give up for `need`. 0: it must only
+    report what it knows. -1: nothing is in the way."""
     facets = conflict(need, held)
     if not facets:
         return -1
@@ -39,7 +39,7 @@ def to_give_up(need: int, held: int) -> int:
 
 
 def without_halves(flags: int) -> int:
-    """Without exclusive bits that have lost the one they come with."""
+    """Returns the flags without exclusive bits that have lost the bit that they come with."""
     exclusive = flags & WRITER_BITS
     is_whole = exclusive & LEASE_META_EXCLUSIVE and exclusive != LEASE_META_EXCLUSIVE
     return flags if is_whole else flags & ~WRITER_BITS

@@ -1,14 +1,15 @@
-"""Directory grants: META and DATA of many files, held by way of their directory (rule 16).
+"""Directory grants: META and DATA leases on many files that a session holds by their directory
+(rule 16).
 
-A page of OPEN_AHEAD leaves no lease for each of its files in the table, but LEASE_CHILDREN on their
-directory, and here a bit for each file and session. A bit stands for LEASE_META | LEASE_DATA, and
-for "this session may have the file open for reading". As soon as anybody changes the file its bits
-are taken, and become leases of their own, which are recalled as any other
+A page of OPEN_AHEAD adds no lease for each of its files to the table. It adds LEASE_CHILDREN on
+their directory, and here one bit for each file and session. A bit stands for LEASE_META |
+LEASE_DATA, and for "this session may have the file open for reading". As soon as anybody changes
+the file, its bits become leases of their own, which are recalled like all others
 (docs/decisions/0022-directory-grants.md).
 
-A file has one place, in the directory where it was granted last; the places of a directory are
-given once, and are all free again when the last session gives the directory up. Costs about 130
-bytes for each file, and a bit for each session. Pure; the event loop's thread only.
+A file has one place, in the directory where it was granted last. The places of a directory are
+given once; all of them are free again when the last session gives the directory up. Each file costs
+about 130 bytes, and one bit for each session. Pure; only the event loop's thread calls.
 """
 
 from array import array
@@ -18,7 +19,7 @@ from typing import Final
 
 from fscommon.types import Ino, SessionId
 
-_PLACES_MAX: Final = 1 << 21  # of all directories: some 270 MB
+_PLACES_MAX: Final = 1 << 21  # of all directories together: some 270 MB
 _PLACE_BITS: Final = 32
 _PLACE: Final = (1 << _PLACE_BITS) - 1
 
@@ -40,19 +41,19 @@ class Children:
     def __init__(self) -> None:
         self._by_ino: dict[Ino, _Directory] = {}
         self._by_number: dict[int, _Directory] = {}
-        self._places: dict[Ino, int] = {}  # directory's number and place, packed
+        self._places: dict[Ino, int] = {}  # for each file: directory and place, packed
         self._numbers = 0
-        self._used = 0  # places of all directories, those of files that are gone included
+        self._used = 0  # places of all directories, also those of files that are gone
 
     @property
     def room(self) -> int:
-        """How many files more may be granted."""
+        """How many more files may be granted."""
         return _PLACES_MAX - self._used
 
     def grant(
         self, session: SessionId, directory: Ino, inos: Iterable[Ino], request_id: int
     ) -> None:
-        """The session holds these files of the directory, by that request."""
+        """Grants the session these files of the directory."""
         there = self._by_ino.get(directory)
         if there is None:
             self._numbers += 1
@@ -67,7 +68,7 @@ class Children:
             holder.bits[place // 8] |= 1 << place % 8
 
     def covers(self, session: SessionId, ino: Ino) -> bool:
-        """The session holds META and DATA of ino by its directory."""
+        """Whether the session holds META and DATA of ino by its directory."""
         found = self._find(ino)
         if found is None:
             return False
@@ -82,8 +83,8 @@ class Children:
         return any(_is_set(h, place) for other, h in there.holders.items() if other != session)
 
     def take(self, ino: Ino, but: SessionId | None = None) -> list[tuple[SessionId, int]]:
-        """Nobody, but that session, holds it by its directory any more. Returns who did, and by
-        which request."""
+        """Takes the bits of the file from all sessions but that one. Returns who had them, each
+        with the request that granted them."""
         found = self._find(ino)
         if found is None:
             return []
@@ -98,7 +99,7 @@ class Children:
         return taken
 
     def leave(self, session: SessionId, directory: Ino) -> None:
-        """The session holds nothing by this directory any more."""
+        """The session gives up all files that it holds by this directory."""
         there = self._by_ino.get(directory)
         if there is None or there.holders.pop(session, None) is None or there.holders:
             return
@@ -109,7 +110,7 @@ class Children:
                 del self._places[Ino(ino)]
 
     def __len__(self) -> int:
-        """Files that somebody holds, or held, by a directory that is still granted."""
+        """The number of files that a session holds, or held, by a directory that is granted."""
         return len(self._places)
 
     def _find(self, ino: Ino) -> tuple[_Directory, int] | None:
@@ -122,7 +123,7 @@ class Children:
         packed = self._places.get(ino)
         if packed is not None and packed >> _PLACE_BITS == there.number:
             return packed & _PLACE
-        # Of another directory it has no bits: it was renamed, for which they were taken.
+        # A file that was renamed from another directory has no bits there: the rename took them.
         place = len(there.inos)
         there.inos.append(ino)
         self._used += 1

@@ -1,7 +1,7 @@
-"""Directories that several clients change at the same time: for a moment nobody is granted them.
+"""Directories that several clients change at the same time: they are granted to nobody for a while.
 
-A directory whose entries are recalled again and again is better not cached: each of its clients
-would only wait for the next recall. Time is passed in. Only the event loop's thread calls.
+It is better not to cache a directory whose entries are recalled again and again: each of its
+clients would only wait for the next recall. Time is passed in. Only the event loop's thread calls.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ _DIRECTORIES_MAX: Final = 4096
 
 class ContendedDirectories:
     def __init__(self) -> None:
-        # By directory: when it was last recalled, and until when it is granted to nobody.
+        # For each directory: when it was last recalled, and until when it is granted to nobody.
         self._recalls: OrderedDict[Ino, tuple[float, float]] = OrderedDict()
 
     def is_contended(self, ino: Ino, now_s: float) -> bool:

@@ -1,8 +1,8 @@
 """The lease fields in the attribute records of a reply.
 
-They are written in place: records lie in the encoded body as they are, those of a listing one after
-another. Which records a reply has, and which leases are to be granted on them, say the rows of ops
-(metaserver.ops.row). The stored reply is left without them, so a repeat grants nothing.
+They are written in place: the encoded body has the records unchanged, those of a listing one after
+another. The row of the op says which records a reply has, and which leases to grant on them
+(metaserver.ops.row). The stored reply has no lease fields, so a repeat grants nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ NAMES: Final = LEASE_META | LEASE_ENTRIES
 def write_grants(
     body: bytes, grants: Iterator[Grant], grant: Callable[[Ino, int], int], duration_ns: int
 ) -> bytes:
-    """The body with what `grant(ino, wanted)` says is held, in each record."""
+    """Returns the body with leases in its records: `grant(ino, wanted)` says what is held."""
     patched = bytearray(body)
     behind = 0
     for records, wanted in grants:

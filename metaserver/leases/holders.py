@@ -1,4 +1,4 @@
-"""What the table of leases is made of: sessions, what they hold, what is asked back, who waits."""
+"""The parts of the table of leases: holders, what they hold, recalls, and claims that wait."""
 
 import itertools
 from collections import OrderedDict
@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from fscommon.layout.attributes import LEASE_CHILDREN, LEASE_EXCLUSIVE_ALL
 from fscommon.types import Ino, SessionId
-from fscommon.wire.leases import RecallItem
+from fscommon.wire.leases import HeldLease, RecallItem
 
-_LOOK_MAX: Final = 8  # leases that stay where they are, passed over at a time
+_LOOK_MAX: Final = 8  # take_oldest passes over so many leases that must stay
 _STAYING: Final = LEASE_EXCLUSIVE_ALL | LEASE_CHILDREN
 
 
@@ -30,13 +30,14 @@ class Held:
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """An op that waits. seq: claims run, and are granted leases, in this order."""
+    """An op that waits. Claims run, and are granted leases, in the order of seq."""
 
     seq: int
     session: SessionId
     needs: Sequence[Need] = ()
-    waits: set[int] = field(default_factory=set)  # numbers of recalls
-    told: set[tuple[Ino, SessionId]] = field(default_factory=set)  # size and mtime are committed
+    waits: set[int] = field(default_factory=set)  # numbers of the recalls that it waits for
+    # Sessions that have committed what they know of size and mtime of these inodes.
+    reported: set[tuple[Ino, SessionId]] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +45,7 @@ class Recall:
     number: int
     ino: Ino
     held: Held
-    flags: int  # 0: only tell
+    flags: int  # LEASE_* bits to give up; 0: the holder must only report what it knows
     limit: int
     began_s: float
     deadline_s: float
@@ -57,32 +58,45 @@ class Recall:
 
 @dataclass(slots=True)
 class Holder:
-    """One session. leases: oldest first (what a plain dict deletes at its front stands in the way
-    of each later look there). A ghost was evicted and is not fenced everywhere yet."""
+    """One session. leases has the oldest first. (An OrderedDict: deletions at the front of a plain
+    dict make every later look there slow.) A ghost was evicted and is not fenced everywhere yet."""
 
     leases: OrderedDict[Ino, Held] = field(default_factory=OrderedDict)
-    recalls: dict[int, Recall] = field(default_factory=dict)  # by number, not ended
+    recalls: dict[int, Recall] = field(default_factory=dict)  # open ones, by number
     recalled: dict[Ino, list[Recall]] = field(default_factory=dict)  # the same, by inode
     is_cached: bool = False  # it has a recall connection
     trimming: int = 0
     is_ghost: bool = False
     is_fenced: bool = False
-    until_s: float = 0.0  # of a ghost: until then it may believe in its leases
+    until_s: float = 0.0  # a ghost may believe in its leases until then
 
     def lease_on(self, ino: Ino, session: SessionId) -> Held:
-        """What it holds on an inode; session: its own, of a lease on nothing."""
+        """Returns its lease on the inode, or an empty lease of this session."""
         return self.leases.get(ino) or Held(session, 0, 0)
 
     def recalled_flags(self, ino: Ino) -> int:
-        """The bits of its lease on ino that recalls, not ended yet, ask for."""
+        """Returns the bits of its lease on ino that open recalls ask for."""
         flags = 0
         for recall in self.recalled.get(ino, ()):
             flags |= recall.flags
         return flags
 
+    def sums(self) -> tuple[int, int, int, bool]:
+        """See Leases.sums."""
+        exclusive = sum(1 for held in self.leases.values() if held.flags & LEASE_EXCLUSIVE_ALL)
+        return len(self.leases), exclusive, len(self.recalls), self.is_cached
+
+    def report(self) -> list[HeldLease]:
+        """Returns its leases, in order of ino."""
+        return [
+            HeldLease(ino, held.flags, self.recalled_flags(ino))
+            for ino, held in sorted(self.leases.items())
+        ]
+
     def take_oldest(self, count: int) -> list[tuple[Ino, Held]]:
-        """Up to `count` of the oldest leases that may be asked back. Files being written and
-        directories that stand for their files may not: they are young for a while again."""
+        """Returns up to `count` of the oldest leases that may be recalled. Leases on files being
+        written, and on directories that stand for their files, must stay: they move to the young
+        end."""
         oldest: list[tuple[Ino, Held]] = []
         staying: list[Ino] = []
         for ino, held in itertools.islice(self.leases.items(), _LOOK_MAX + self.trimming + count):

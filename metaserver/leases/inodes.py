@@ -1,9 +1,9 @@
-"""Who holds leases on each inode, and how many of them hold one with an exclusive bit.
+"""The holders of leases on each inode, and how many of them have an exclusive bit.
 
-A shared need is met by nothing but exclusive bits, so that count lets an op that only looks pass a
-thousand other readers without a look at any of them. Only metaserver.leases.table calls.
+A shared need conflicts only with exclusive bits. So, where that count is 0, an op that only looks
+passes a thousand other readers without a look at any of them. Only metaserver.leases.table calls.
 
-Invariant: `_exclusive` has exactly the inodes of which some holder has an exclusive bit.
+Invariant: `_exclusive` has exactly the inodes on which some holder has an exclusive bit.
 """
 
 import heapq
@@ -19,14 +19,14 @@ _NOBODY: Sequence[Held] = ()
 class InodeHolders:
     def __init__(self) -> None:
         self._held: dict[Ino, list[Held]] = {}
-        self._exclusive: dict[Ino, int] = {}  # holders that have an exclusive bit
+        self._exclusive: dict[Ino, int] = {}  # the number of holders with an exclusive bit
 
     def add(self, ino: Ino, held: Held) -> None:
-        """One holder more; its flags are put with `change`."""
+        """Adds a holder; `change` sets its flags."""
         self._held.setdefault(ino, []).append(held)
 
     def change(self, ino: Ino, held: Held, flags: int) -> None:
-        """The holder's lease on the inode has these bits from now on."""
+        """Sets the bits of the holder's lease on the inode."""
         was, held.flags = held.flags, flags
         more = bool(flags & LEASE_EXCLUSIVE_ALL) - bool(was & LEASE_EXCLUSIVE_ALL)
         if more:
@@ -45,12 +45,12 @@ class InodeHolders:
         return self._held.get(ino, _NOBODY)
 
     def others(self, session: SessionId, ino: Ino) -> list[Held]:
-        """The leases of all other sessions on the inode."""
+        """Returns the leases of all other sessions on the inode."""
         return [held for held in self._held.get(ino, _NOBODY) if held.session != session]
 
     def rivals(self, session: SessionId, ino: Ino, flags: int) -> list[Held]:
-        """The others that can be in the way of these bits: none of them for shared bits where
-        nobody holds an exclusive one."""
+        """Returns the leases of others that may conflict with these bits: none if the bits are all
+        shared and nobody holds an exclusive bit."""
         if flags & LEASE_EXCLUSIVE_ALL or ino in self._exclusive:
             return self.others(session, ino)
         return []
@@ -60,10 +60,10 @@ class InodeHolders:
         return len(holders) > 1 or any(held.session != session for held in holders)
 
     def is_held(self, ino: Ino, flags: int) -> bool:
-        """Some session holds one of these exclusive bits on it."""
+        """Whether some session holds one of these exclusive bits on the inode."""
         return ino in self._exclusive and any(held.flags & flags for held in self._held[ino])
 
     def exclusive_behind(self, after: int, flags: int, count: int) -> list[Ino]:
-        """The next inodes, in order, on which any session holds one of these exclusive bits."""
+        """Returns the next inodes, in order, on which one of these exclusive bits is held."""
         found = (ino for ino in self._exclusive if ino > after and self.is_held(ino, flags))
         return heapq.nsmallest(count, found)

@@ -1,18 +1,19 @@
-"""The table of leases: a pure state machine; time is passed in, what is to be sent is a plan.
+"""The table of leases: a pure state machine. Time is passed in; recalls to send come out as a list.
 
-A *need* is an inode with LEASE_* bits: a shared bit to read that facet, an exclusive one to change
-it. `admit` says whether an op with these needs may run now; if not, it recalls what is in its way
-and gives a Claim, which comes out of `take_ready` when every recall that it waits for has ended.
-A recall ends when its number comes back, when its holder has given up the lease unasked, or when
-the lease has run out: `duration_s` after the holder was last heard before the recall was decided,
-because from then on its renewals leave the lease out. A lease with an exclusive bit does not just
-run out: its holder may have sent bytes that are still on their way. `expire` names such sessions;
-they are evicted, and stay in the table as *ghosts* until they are fenced everywhere.
+A *need* is an inode with LEASE_* bits: a shared bit to read that facet, an exclusive bit to change
+it. `admit` says whether an op with these needs may run now. If not, it recalls what is in the way
+and returns a Claim; `take_ready` returns the claim when every recall that it waits for has ended.
+
+A recall ends when its number comes back, when its holder has given up the lease by itself, or when
+the lease has run out. That is `duration_s` after the holder was last heard before the recall was
+decided: from then on renewals do not extend this lease. A lease with an exclusive bit does not just
+run out, because its holder may have sent bytes that are still on their way. `expire` names such
+sessions: they are evicted, and stay in the table as *ghosts* until they are fenced everywhere.
 
 Invariants: two sessions (ghosts included) never hold conflicting leases; nobody is granted what an
 earlier claim of another session needs, so the conflicts of a claim only become fewer; a holder is
-granted nothing on an inode while it is to give up something there.
-Only the event loop's thread calls. Sending is metaserver.lease_gate, fencing metaserver.eviction.
+granted nothing on an inode while it must give up something there.
+Only the event loop's thread calls. metaserver.lease_gate sends, metaserver.eviction fences.
 """
 
 import itertools
@@ -43,24 +44,27 @@ from metaserver.leases.inodes import InodeHolders
 from metaserver.sessions import Sessions
 
 _SECONDS_MAX: Final = 10_000
-_AHEAD_SHARE: Final = 0.875  # of the bound: beyond it only who opens or changes is granted more
-_OVERDRAFT: Final = 64  # leases above twice the bound, while the oldest are on their way back
-_TRIMMING_MAX: Final = 512  # of these, asked back at a time; and so many at once, if that many
+_AHEAD_SHARE: Final = 0.875  # of the bound; above, only ops that open or change are granted more
+_OVERDRAFT: Final = 64  # leases above twice the bound, while the oldest are being recalled
+# How many leases above the bound of a session are recalled together: at most, and at least while
+# others are being recalled.
+_TRIMMING_MAX: Final = 512
 _TRIMMING_MIN: Final = 64
-# The same for files that are written, of which none can be asked back: without the lease nobody
-# could write them. As many as a session may have open (metaserver.sessions).
+# The overdraft for files that are being written. Their leases cannot be recalled, because nobody
+# could write them without one. As many as a session may have open (metaserver.sessions).
 _WRITTEN_MAX: Final = 1 << 20
 
 
 class Leases:
     def __init__(self, sessions: Sessions, *, duration_s: float, leases_max: int) -> None:
-        """sessions: when each was last heard (`renewed_s`), and its newest request (`heard`)."""
+        """The table reads of each session when it was last heard (`renewed_s`), and its newest
+        request (`heard`)."""
         self.duration_s = duration_s
         self.leases_max = leases_max
         self._sessions = sessions
         self._holders: dict[SessionId, Holder] = {}
         self._inodes = InodeHolders()
-        self.children = Children()  # what is held by directories, beside the leases here
+        self.children = Children()  # what sessions hold by directories, beside the leases here
         self._recalls: dict[int, Recall] = {}
         self._claims: dict[Ino, list[Claim]] = {}
         self._ready: list[Claim] = []
@@ -75,7 +79,7 @@ class Leases:
     # ---- sessions ------------------------------------------------------------------------
 
     def connected(self, session: SessionId) -> None:
-        """Its recall connection is there: leases are granted, open recalls are told again."""
+        """The session has a recall connection: it may get leases. Open recalls are sent again."""
         holder = self._holders.setdefault(session, Holder())
         holder.is_cached = True
         if holder.recalls:
@@ -88,13 +92,14 @@ class Leases:
             self.unsent.pop(session, None)
 
     def closed(self, session: SessionId) -> None:
-        """The client ended its session; it has nothing left to write."""
+        """The client has ended its session: it has nothing left to write."""
         holder = self._holders.get(session)
         if holder is not None:
             self._vanish(session, holder)
 
     def evict(self, session: SessionId, writing: Iterable[Ino], now_s: float) -> None:
-        """What it held, and what it could write, stays held until `fenced`."""
+        """The session was evicted. What it held, and what it could write, stays held until
+        `fenced`."""
         holder = self._holders.setdefault(session, Holder())
         known = self._sessions.get(session)
         holder.until_s = known.renewed_s + self.duration_s if known else now_s
@@ -106,25 +111,25 @@ class Leases:
                 self._add(session, holder, ino, LEASE_WRITER, 0)
 
     def disown(self, session: SessionId) -> None:
-        """What an evicted session may still read in its caches concerns nobody: its leases end with
-        the fence."""
+        """What an evicted session may still read in its caches matters to nobody: its leases end
+        with the fence."""
         holder = self._holders.get(session)
         if holder is not None and holder.is_ghost:
             holder.until_s = 0.0
 
     def fenced(self, session: SessionId, now_s: float) -> None:
-        """No storage server takes anything from the evicted session any more."""
+        """No storage server accepts anything from the evicted session any more."""
         holder = self._holders.get(session)
         if holder is not None and holder.is_ghost:
             holder.is_fenced = True
             self.expire(now_s)
 
     def ghosts(self) -> list[SessionId]:
-        """Sessions that were evicted and are not known to be fenced."""
+        """Returns the sessions that were evicted and are not known to be fenced."""
         return [s for s, holder in self._holders.items() if holder.is_ghost]
 
     def reassert(self, session: SessionId, ino: Ino, flags: int) -> bool:
-        """A client of before the restart says what it held; False: it holds nothing there."""
+        """A client reports after a restart what it held. Returns False if it cannot hold it now."""
         holder = self._holders.setdefault(session, Holder())
         is_given = not self._conflicts(session, ino, flags) and self._has_room(holder, flags)
         if is_given:
@@ -134,11 +139,11 @@ class Leases:
     # ---- before an op runs ---------------------------------------------------------------
 
     def is_holder(self, session: SessionId) -> bool:
-        """It holds, or may be granted, leases."""
+        """Whether the session holds leases, or may be granted some."""
         return session in self._holders
 
     def is_alone(self, session: SessionId) -> bool:
-        """No other session holds anything: every op of this one may run."""
+        """Whether no other session holds any lease: then every op of this one may run."""
         holder = self._holders.get(session)
         return self.count == (len(holder.leases) if holder else 0)
 
@@ -148,10 +153,11 @@ class Leases:
         needs: Sequence[Need],
         now_s: float,
         claim: Claim | None = None,
-        tells: Iterable[tuple[Ino, SessionId]] = (),
+        reporters: Iterable[tuple[Ino, SessionId]] = (),
     ) -> Claim | None:
-        """None: it may run now. Else what to wait with. tells: who is to say what it knows, too."""
-        told = claim.told if claim else frozenset()
+        """Returns None if the op may run now, else the claim that it waits with. reporters:
+        sessions that must also report what they know of these inodes."""
+        reported = claim.reported if claim else frozenset()
         for need in needs:
             if need.flags & LEASE_EXCLUSIVE_ALL:
                 self.single(need.ino, but=session)
@@ -160,10 +166,10 @@ class Leases:
             for need in needs
             for held in self._inodes.rivals(session, need.ino, need.flags)
             if (give_up := to_give_up(need.flags, held.flags)) >= 0
-            and not (give_up == 0 and (need.ino, held.session) in told)
+            and not (give_up == 0 and (need.ino, held.session) in reported)
         ]
         waits = [self._recall(need, held, give_up, now_s) for need, held, give_up in found]
-        for ino, other in set(tells) - told:
+        for ino, other in set(reporters) - reported:
             if (holder := self._holders.get(other)) and holder.is_cached and not holder.is_ghost:
                 waits.append(self._send(holder, ino, holder.lease_on(ino, other), 0, now_s))
         recalls = {recall.number: recall for recall in waits if recall is not None}
@@ -181,7 +187,7 @@ class Leases:
         return claim
 
     def cancel(self, claim: Claim) -> None:
-        """Nobody waits for it any more; its recalls go on."""
+        """Nobody waits with the claim any more. Its recalls go on."""
         self._unlist(claim)
         for number in claim.waits:
             self._recalls[number].claims.remove(claim)
@@ -190,12 +196,13 @@ class Leases:
             self._ready.remove(claim)
 
     def take_ready(self) -> list[Claim]:
-        """Claims whose recalls have all ended, in order; `admit` them again."""
+        """Returns the claims whose recalls have all ended, in order. The caller calls `admit` for
+        each again."""
         ready, self._ready = self._ready, []
         return sorted(ready, key=lambda claim: claim.seq)
 
     def is_claimed(self, ino: Ino) -> bool:
-        """A request waits for a lease on it."""
+        """Whether a request waits for a lease on the inode."""
         return ino in self._claims
 
     @property
@@ -215,10 +222,10 @@ class Leases:
         *,
         is_look: bool = False,
     ) -> int:
-        """Grant of `wanted` what is free; return what the session holds on the inode then. What is
-        asked for again is the youngest again. What is held by a directory stays so while it is only
-        looked at, and needs nothing of its own. A mere look at attributes pushes nothing out: a
-        walk through a large tree would ask everything back."""
+        """Grants what is free of `wanted`; returns what the session then holds on the inode. A
+        lease that is granted again is the youngest again. A file that is held by its directory and
+        only looked at stays held so, and needs no lease of its own. A mere look at attributes
+        pushes out no other lease: else a walk through a large tree would recall everything."""
         holder = self._holders.get(session)
         if holder is None:
             return 0
@@ -246,8 +253,8 @@ class Leases:
     def grant_children(
         self, session: SessionId, directory: Ino, inos: Sequence[Ino], request_id: int
     ) -> None:
-        """META and DATA of these files, by their directory: what the session held of them by
-        themselves becomes part of it. would_grant() has said yes to each, and there was room."""
+        """Grants META and DATA of these files by their directory; leases that the session held on
+        single files become part of it. would_grant() was true for each, and there was room."""
         holder = self._holders[session]
         self._add(session, holder, directory, LEASE_CHILDREN, request_id)
         self.children.grant(session, directory, inos, request_id)
@@ -257,8 +264,8 @@ class Leases:
                 self._remove(holder, ino, held)
 
     def single(self, ino: Ino, but: SessionId | None = None) -> None:
-        """Whoever holds it by its directory, but that session, holds it by itself from now on, and
-        can be asked for it."""
+        """Gives each session that holds the file by its directory, except that one, a lease on the
+        file itself, which can be recalled."""
         for session, request_id in self.children.take(ino, but):
             self._add(session, self._holders[session], ino, LEASE_READER, request_id)
 
@@ -270,7 +277,7 @@ class Leases:
         return len(holder.leases) < self.leases_max + above
 
     def would_grant(self, session: SessionId, ino: Ino, wanted: int, now_s: float) -> bool:
-        """All of it is held, or free: grant() would give it, and nobody is asked for anything."""
+        """Whether grant() would grant all of it, without a recall from anybody."""
         holder = self._holders.get(session)
         if holder is None or not holder.is_cached or holder.recalled_flags(ino):
             return False
@@ -282,7 +289,7 @@ class Leases:
         return self._free(session, ino, new, None) == new
 
     def room_ahead(self, session: SessionId) -> int:
-        """How many files more may be granted by a directory, without asking for any lease back."""
+        """How many more files may be granted by a directory without a recall of any lease."""
         holder = self._holders.get(session)
         if holder is None:
             return 0
@@ -292,19 +299,19 @@ class Leases:
         return len(holder.leases) < int(self.leases_max * _AHEAD_SHARE)
 
     def born(self, session: SessionId, ino: Ino, flags: int, request_id: int, now_s: float) -> None:
-        """The session made this inode by itself, and holds these leases on it since, above the
-        bound if need be: it could make no more than it had slots."""
+        """The session made this inode by itself, and holds these leases on it since then. They may
+        exceed the bound: a session makes no more files than it has slots."""
         holder = self._holders.get(session)
         if holder is not None and not self._inodes.has_others(session, ino):
             self._add(session, holder, ino, flags, request_id)
             self._trim_above_bound(holder, now_s)
 
     def exclusive_behind(self, after: int, flag: int, count: int) -> list[Ino]:
-        """The next inodes, in order, on which any session holds this exclusive bit."""
+        """Returns the next inodes, in order, on which a session holds this exclusive bit."""
         return self._inodes.exclusive_behind(after, flag, count)
 
     def is_held(self, ino: Ino, flags: int) -> bool:
-        """Some session holds one of these exclusive bits on it."""
+        """Whether some session holds one of these exclusive bits on the inode."""
         return self._inodes.is_held(ino, flags)
 
     def held(self, session: SessionId, ino: Ino) -> int:
@@ -316,7 +323,8 @@ class Leases:
         return ino in self._claims or self._inodes.has_others(session, ino)
 
     def _free(self, session: SessionId, ino: Ino, new: int, claim: Claim | None) -> int:
-        """What of `new` conflicts with no other session's lease, nor with an earlier claim."""
+        """Returns the bits of `new` that conflict with no lease of another session, and with no
+        earlier claim."""
         seq = claim.seq if claim else 0
         others = [held.flags for held in self._inodes.rivals(session, ino, new)]
         others += [
@@ -333,8 +341,8 @@ class Leases:
         return without_halves(new)
 
     def _trim_above_bound(self, holder: Holder, now_s: float) -> None:
-        """The oldest are asked back, those that come together at once: a few dozen at least, while
-        others are on their way back."""
+        """Recalls the oldest leases, as many as are above the bound: at least a few dozen at a time
+        while others are being recalled."""
         above = len(holder.leases) - holder.trimming - self.leases_max
         room = _TRIMMING_MAX - holder.trimming
         if above > 0 and (not holder.trimming or min(above, room) >= _TRIMMING_MIN):
@@ -348,8 +356,9 @@ class Leases:
     # ---- what comes back -----------------------------------------------------------------
 
     def returned(self, session: SessionId, items: Iterable[ReturnItem], now_s: float) -> None:
-        """The answer to a recall gives up what that recall asked for; one that comes twice, or
-        too late, nothing: the lease may have been granted anew since."""
+        """Takes returned leases. The answer to a recall gives up what that recall asked for. An
+        answer that comes twice, or too late, gives up nothing: the lease may have been granted
+        again since."""
         holder = self._holders.get(session)
         if holder is None:
             return
@@ -364,7 +373,7 @@ class Leases:
                 self._end(recall, now_s, "answered")
 
     def downgrade(self, session: SessionId, inos: Iterable[Ino], now_s: float) -> None:
-        """Files that the session has closed: exclusive becomes shared."""
+        """Makes exclusive leases on these files shared: the session has closed them."""
         holder = self._holders.get(session)
         if holder is None:
             return
@@ -372,18 +381,18 @@ class Leases:
             held = holder.leases.get(ino)
             if held is not None and held.flags & LEASE_EXCLUSIVE_ALL:
                 self._give_up(session, holder, ino, LEASE_EXCLUSIVE_ALL, now_s)
-                self._trim_above_bound(holder, now_s)  # now it may be
+                self._trim_above_bound(holder, now_s)  # a shared lease may be recalled
 
     def forget(self, ino: Ino, now_s: float) -> None:
-        """The inode is no more."""
+        """The inode does not exist any more: ends all leases on it."""
         self.children.take(ino)
         for held in list(self._inodes.of(ino)):
             holder = self._holders[held.session]
             self._give_up(held.session, holder, ino, LEASE_SHARED_ALL | LEASE_CHILDREN, now_s)
 
     def dismiss(self, session: SessionId, ino: Ino, now_s: float) -> bool:
-        """The session changed the inode without asking those who hold its attributes: they are to
-        give them up, and nobody waits for it. True when others hold leases on it."""
+        """Recalls the attributes of the inode, and nobody waits for it: the session has changed the
+        inode already. Returns True if others hold leases on it."""
         self.single(ino)
         need = Need(ino, LEASE_META_EXCLUSIVE)
         others = self._inodes.others(session, ino)
@@ -394,8 +403,9 @@ class Leases:
         return bool(others)
 
     def ask_remover(self, session: SessionId, ino: Ino, now_s: float) -> bool:
-        """The session takes the last name of a file that it may have open without a word, as it
-        holds it by its directory: its answer to a recall tells. False: it does not hold it so."""
+        """Recalls META from the session that takes the last name of a file which it holds by its
+        directory: it may have the file open without having said so, and its answer tells. Returns
+        False if it does not hold the file so."""
         if not self.children.covers(session, ino):
             return False
         self.single(ino)
@@ -404,11 +414,11 @@ class Leases:
         return True
 
     def is_recalled(self, ino: Ino) -> bool:
-        """A session that holds leases on the inode has not answered a recall yet."""
+        """Whether a session that holds leases on the inode has not answered a recall yet."""
         return any(ino in self._holders[held.session].recalled for held in self._inodes.of(ino))
 
     def expire(self, now_s: float) -> list[SessionId]:
-        """End recalls of leases that have run out, and ghosts. Returns the sessions that must be
+        """Ends recalls of leases that have run out, and ghosts. Returns the sessions that must be
         evicted, because they did not give up an exclusive lease in time."""
         doomed = []
         for session, holder in list(self._holders.items()):
@@ -425,32 +435,26 @@ class Leases:
     # ---- reports -------------------------------------------------------------------------
 
     def pending(self, session: SessionId) -> tuple[RecallItem, ...]:
-        """Recalls that the session has not answered."""
+        """Returns the recalls that the session has not answered."""
         holder = self._holders.get(session)
         if holder is None or not holder.recalls:
             return ()
         return tuple([recall.item() for recall in holder.recalls.values()])
 
     def sums(self, session: SessionId) -> tuple[int, int, int, bool]:
-        """Inodes with a lease, with an exclusive one; open recalls; whether leases are granted."""
+        """Returns four facts of the session: the number of inodes with a lease, and with an
+        exclusive one; the number of open recalls; whether it is granted leases."""
         holder = self._holders.get(session)
-        if holder is None:
-            return 0, 0, 0, False
-        exclusive = sum(1 for h in holder.leases.values() if h.flags & LEASE_EXCLUSIVE_ALL)
-        return len(holder.leases), exclusive, len(holder.recalls), holder.is_cached
+        return (0, 0, 0, False) if holder is None else holder.sums()
 
     def of(self, session: SessionId) -> list[HeldLease]:
-        """What it holds, in order of ino."""
+        """Returns what the session holds, in order of ino."""
         holder = self._holders.get(session)
-        if holder is None:
-            return []
-        return [
-            HeldLease(ino, held.flags, holder.recalled_flags(ino))
-            for ino, held in sorted(holder.leases.items())
-        ]
+        return [] if holder is None else holder.report()
 
     def take_recall_seconds(self) -> list[float]:
-        """How long the recalls took that ended since the last call, the newest of them."""
+        """Returns how long each recall took that has ended since the last call; only the newest
+        ones are kept."""
         seconds = list(self._recall_seconds)
         self._recall_seconds.clear()
         return seconds
@@ -462,7 +466,7 @@ class Leases:
     # ---- inside --------------------------------------------------------------------------
 
     def _conflicts(self, session: SessionId, ino: Ino, flags: int) -> bool:
-        """Another session holds what contradicts these bits."""
+        """Whether another session holds a lease that conflicts with these bits."""
         rivals = self._inodes.rivals(session, ino, flags)
         return any(conflict(flags, held.flags) for held in rivals)
 
@@ -479,7 +483,7 @@ class Leases:
         holder.leases[ino] = held  # the youngest now
 
     def _recall(self, need: Need, held: Held, give_up: int, now_s: float) -> Recall | None:
-        """The recall to wait for: one that is open and asks for enough, else a new one. None:
+        """Returns the recall to wait for: an open one that asks for enough, else a new one. None:
         the lease has run out already."""
         holder = self._holders[held.session]
         if give_up:
@@ -534,7 +538,7 @@ class Leases:
         if not held.flags:
             self._remove(holder, ino, held)
         for recall in list(holder.recalled.get(ino, ())):
-            needed = recall.flags or WRITER_BITS  # a tell is for its holder as long as it writes
+            needed = recall.flags or WRITER_BITS  # a report is due as long as its holder may write
             if not held.flags & needed:
                 self._end(recall, now_s, "answered")
 
@@ -568,7 +572,7 @@ class Leases:
         for claim in recall.claims:
             claim.waits.discard(recall.number)
             if not recall.flags:
-                claim.told.add((recall.ino, recall.held.session))
+                claim.reported.add((recall.ino, recall.held.session))
             if not claim.waits:
                 self._ready.append(claim)
         recall.claims = []

@@ -1,17 +1,17 @@
 """Advisory locks of all clients: who holds which range of which file, and who waits for it.
 
-fcntl(2) and flock(2) locks of a file are two spaces that do not meet. An owner is one process's
-file table (fcntl) or one open file description (flock, OFD) of one session; its own ranges never
-conflict, they replace each other.
+fcntl(2) and flock(2) locks of a file are two spaces that never conflict with each other. An owner
+is one process's file table (fcntl) or one open file description (flock, OFD) of one session. Ranges
+of one owner never conflict: they replace each other.
 
-A request waits for locks that are held and for nothing else, as in Linux: whatever is free is had
-at once, also past others that wait (a queue that holds up what is free closes circles that no
-program made). After every release those that wait are looked through in order of arrival.
-EDEADLK: an fcntl request that would wait, through owners that wait for ranges that are held, for
-its own owner. flock(2) changes a lock by dropping it first.
+As in Linux, a request waits only for locks that are held. It gets what is free at once, even if
+others have waited for longer: a fair queue could make deadlocks that no program has. After every
+release, the requests that wait are tried again in order of arrival. EDEADLK is for an fcntl request
+that would wait for its own owner, through other owners that wait. flock(2) changes a lock by
+dropping it first.
 
-Whoever waited learns of the grant by `take_events`, repeated until acknowledged.
-Pure: no I/O, no clock. Bounded per session. Touched by the event loop's thread only.
+A session that has waited learns of the grant by `take_events`, which repeats it until the session
+acknowledges it. Pure: no I/O, no clock. Bounded per session. Only the event loop's thread calls.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ WAITERS_PER_SESSION_MAX: Final = 1 << 14
 
 
 class Owner(NamedTuple):
-    """is_flock: which of the two spaces it belongs to."""
+    """An owner of locks. is_flock says to which of the two spaces it belongs."""
 
     session: SessionId
     is_flock: bool
@@ -35,7 +35,8 @@ class Owner(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """is_loose: once it is had, its session is to be asked whether it is there still."""
+    """A lock that a request asks for. is_loose: its session may drop the lock without saying so at
+    once, so others that want it ask the session first."""
 
     ino: Ino
     owner: Owner
@@ -71,11 +72,11 @@ class _Space:
 
 @dataclass(slots=True)
 class _Client:
-    """What a session has in the table."""
+    """What the table keeps for one session."""
 
     spaces: dict[tuple[Ino, bool], set[Owner]] = field(default_factory=dict)
     waiting: dict[int, Waiter] = field(default_factory=dict)
-    granted: set[int] = field(default_factory=set)  # tickets, until acknowledged
+    granted: set[int] = field(default_factory=set)  # tickets that are not acknowledged yet
     range_count: int = 0
 
 
@@ -84,17 +85,18 @@ class LockTable:
         self._spaces: dict[tuple[Ino, bool], _Space] = {}
         self._clients: dict[SessionId, _Client] = {}
         self._waiters_of: dict[Owner, list[Waiter]] = {}
-        self.fresh: set[SessionId] = set()  # sessions that have events they were not told of
+        self.fresh: set[SessionId] = set()  # sessions with events that were not sent yet
 
     # ---- requests -----------------------------------------------------------------------------
 
     def find_conflict(self, wanted: Wanted) -> Holder | None:
-        """Who holds what `wanted` contradicts: what F_GETLK asks."""
+        """Returns a holder whose lock conflicts with `wanted`: the answer to F_GETLK."""
         space = self._spaces.get(wanted.space)
         return next(self._conflicts(space, wanted), None) if space else None
 
     def loose_holders(self, wanted: Wanted) -> set[SessionId]:
-        """Others whose locks `wanted` contradicts, and who may have let go of them."""
+        """Returns other sessions whose locks conflict with `wanted`, if they may have dropped these
+        already."""
         space = self._spaces.get(wanted.space)
         if space is None or not space.loose or wanted.type is LockType.NONE:
             return set()
@@ -102,7 +104,8 @@ class LockTable:
         return {owner.session for owner in found} - {wanted.owner.session}
 
     def ask(self, wanted: Wanted, ticket: int = 0) -> bool:
-        """Lock or unlock. True: done. False: it waits under `ticket` (0: it must not wait).
+        """Locks or unlocks. Returns True if this is done, False if it waits under `ticket`. With
+        ticket 0 it must not wait.
 
         Raises EAGAIN, EDEADLK, ENOLCK."""
         client = self._clients.setdefault(wanted.owner.session, _Client())
@@ -123,7 +126,8 @@ class LockTable:
         return self._queue(client, Waiter(ticket, wanted))
 
     def restore(self, wanted: Wanted) -> bool:
-        """A client says after a restart what it held. False: another one has it."""
+        """Takes a lock that a client held before the restart. Returns False if another owner has
+        it."""
         if wanted.type is LockType.NONE or self.find_conflict(wanted) is not None:
             return False
         self._clients.setdefault(wanted.owner.session, _Client())
@@ -131,7 +135,7 @@ class LockTable:
         return True
 
     def cancel(self, session: SessionId, ticket: int) -> bool:
-        """Wait no longer. True: it was granted before."""
+        """Ends the wait under this ticket. Returns True if the lock was granted before."""
         client = self._clients.get(session)
         if client is None:
             return False
@@ -144,7 +148,7 @@ class LockTable:
         return was_granted
 
     def stop_waiting(self, session: SessionId) -> None:
-        """Nobody of the session waits any more, or wants to hear of grants."""
+        """Ends all waits of the session, and drops its events."""
         client = self._clients.get(session)
         if client is None:
             return
@@ -162,7 +166,7 @@ class LockTable:
                     yield space[0], owner, held
 
     def drop_session(self, session: SessionId) -> None:
-        """The session is gone, and nothing of it can reach a target any more."""
+        """Frees all locks of the session: nothing of it can reach a target any more."""
         client = self._clients.pop(session, None)
         self.fresh.discard(session)
         if client is None:
@@ -178,7 +182,7 @@ class LockTable:
             self._grant(space)
 
     def take_events(self, session: SessionId, acknowledged: tuple[int, ...]) -> tuple[int, ...]:
-        """Tickets that were granted and not acknowledged."""
+        """Returns the tickets that were granted and are not acknowledged."""
         client = self._clients.get(session)
         if client is None:
             return ()
@@ -187,7 +191,7 @@ class LockTable:
         return tuple(sorted(client.granted))
 
     def listing(self) -> Iterator[tuple[Ino, Owner, LockedRange, bool]]:
-        """Every held range, and every one waited for (True)."""
+        """Yields every range that is held (False), and every one that is waited for (True)."""
         for (ino, _), space in sorted(self._spaces.items()):
             for owner, ranges in space.held.items():
                 for held in ranges:
@@ -198,7 +202,7 @@ class LockTable:
                 yield ino, want.owner, wanted, True
 
     def __len__(self) -> int:
-        """Ranges held."""
+        """The number of ranges that are held."""
         return sum(client.range_count for client in self._clients.values())
 
     @property
@@ -240,7 +244,7 @@ class LockTable:
             del self._spaces[key]
 
     def _drop_changed(self, wanted: Wanted) -> None:
-        """flock(2): a lock that is changed is dropped first; others may have it meanwhile."""
+        """Drops a flock(2) lock that is about to change: others may get it meanwhile."""
         space = self._spaces.get(wanted.space)
         held = space.held.get(wanted.owner) if space else None
         if held is None or all(r.type is wanted.type for r in held):
@@ -278,7 +282,7 @@ class LockTable:
             del self._waiters_of[wanted.owner]
 
     def _grant(self, key: tuple[Ino, bool]) -> None:
-        """Let go on who can, in order of arrival."""
+        """Grants the waiting requests that have no conflict now, in order of arrival."""
         space = self._spaces.get(key)
         for waiter in list(space.waiting.values()) if space else ():
             if self.find_conflict(waiter.wanted) is not None:
@@ -291,7 +295,8 @@ class LockTable:
         self._tidy(key)
 
     def _is_deadlock(self, wanted: Wanted) -> bool:
-        """Does one who holds what `wanted` contradicts wait, directly or through others, for it?"""
+        """Whether a holder that conflicts with `wanted` waits for its owner, directly or through
+        others."""
         seen: set[Owner] = set()
         todo = [wanted]
         while todo:

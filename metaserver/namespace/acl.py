@@ -1,8 +1,8 @@
 """POSIX access control lists in the kernel's binary form (POSIX 1003.1e draft 17).
 
-The kernel checks permissions with them; here they are kept true: a new inode inherits its parent's
-default ACL, setting an access ACL sets the mode, chmod changes the ACL. An ACL that says no more
-than the mode is not stored. Pure functions over bytes and modes.
+The kernel checks permissions with them. The metaserver keeps them consistent: a new inode inherits
+its parent's default ACL, setting an access ACL sets the mode, and chmod changes the ACL. An ACL
+that says no more than the mode is not stored. Pure functions over bytes and modes.
 """
 
 import struct
@@ -35,7 +35,7 @@ Acl = tuple[AclEntry, ...]
 
 
 def unpack_acl(raw: bytes) -> Acl:
-    """Raises EINVAL unless raw is a sound ACL; entries come out in canonical order."""
+    """Returns the entries in canonical order. Raises EINVAL unless raw is a valid ACL."""
     body = raw[_VERSION.size :]
     if len(raw) < _VERSION.size or len(body) % _ENTRY.size:
         raise FsError(Status.EINVAL, "not an ACL")
@@ -72,24 +72,24 @@ def _check(acl: Acl) -> None:
 
 
 def is_minimal(acl: Acl) -> bool:
-    """It says no more than the mode."""
+    """Whether the ACL says no more than the mode."""
     return all(entry.tag in _SINGLE for entry in acl)
 
 
 def mode_bits(acl: Acl) -> int:
-    """The nine permission bits that show this ACL: the mask stands for the group when there."""
+    """Returns the nine permission bits for this ACL: its mask, if any, stands for the group."""
     bits = {entry.tag: entry.permissions for entry in acl}
     group = bits.get(MASK, bits[GROUP_OBJ])
     return bits[USER_OBJ] << 6 | group << 3 | bits[OTHER]
 
 
 def with_mode(acl: Acl, mode: int) -> Acl:
-    """After chmod: owner, mask (or group) and others follow the mode."""
+    """Returns the ACL after chmod: owner, mask (or group) and others follow the mode."""
     return _replaced(acl, {tag: (mode >> shift) & 7 for tag, shift in _shifts(acl)}, keep=0)
 
 
 def inherited(default: Acl, mode: int) -> Acl:
-    """The access ACL of a new inode: the parent's default, cut by the mode asked for."""
+    """Returns the access ACL of a new inode: the parent's default ACL, limited by the mode."""
     return _replaced(default, {tag: (mode >> shift) & 7 for tag, shift in _shifts(default)}, keep=7)
 
 
@@ -99,7 +99,7 @@ def _shifts(acl: Acl) -> tuple[tuple[int, int], ...]:
 
 
 def _replaced(acl: Acl, bits: dict[int, int], *, keep: int) -> Acl:
-    """keep 7: the old permissions limit the new ones; 0: they do not."""
+    """Replaces permissions. keep 7: the old ones limit the new ones; 0: they do not."""
 
     def changed(entry: AclEntry) -> AclEntry:
         if entry.tag not in bits:

@@ -1,7 +1,7 @@
-"""A new inode: number, owner, mode, ACLs, layout and times.
+"""Makes a new inode: its number, owner, mode, ACLs, layout and times.
 
-The group and the set-group-id bit come from a set-group-id parent; the permission bits from the
-parent's default ACL, else from the umask. A replayed op gets the number and layout it had.
+A set-group-id parent gives it its group and the set-group-id bit. The permission bits come from the
+parent's default ACL, or else from the umask. A replayed op gets the number and layout that it had.
 """
 
 import stat
@@ -26,7 +26,7 @@ _PERMISSIONS = 0o7777
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the caller asked for. mode holds the type."""
+    """What the caller asks for. mode includes the type."""
 
     parent: int
     name: bytes
@@ -37,7 +37,7 @@ class Wanted:
 
 
 def give_birth(tx: Transaction, wanted: Wanted, context: Context) -> Inode:
-    """Make the inode and its name. Raises ENOENT, ENOTDIR, EEXIST, ENAMETOOLONG, ENOSPC."""
+    """Makes the inode and its name. Raises ENOENT, ENOTDIR, EEXIST, ENAMETOOLONG, ENOSPC."""
     parent = load_directory(tx, wanted.parent)
     key = new_key(tx, wanted.parent, wanted.name)
     check_may_add(parent)
@@ -51,7 +51,7 @@ def give_birth(tx: Transaction, wanted: Wanted, context: Context) -> Inode:
 def give_birth_nameless(
     tx: Transaction, wanted: Wanted, context: Context, *, linkable: bool
 ) -> Inode:
-    """Make an inode without a name: an orphan from the start. Raises ENOENT, ENOTDIR, ENOSPC."""
+    """Makes an inode without a name, an orphan from the start. Raises ENOENT, ENOTDIR, ENOSPC."""
     parent = load_directory(tx, wanted.parent)
     check_may_add(parent)
     made = _make(tx, parent, wanted, context)
@@ -117,12 +117,12 @@ def _layout(ino: Ino, default: bytes | None, context: Context) -> bytes:
 
 
 def default_layout(ino: Ino, context: Context) -> bytes:
-    """Of a file whose directory says nothing of layouts. Raises ENOSPC."""
+    """Returns the layout of a file whose directory has no default of its own. Raises ENOSPC."""
     return new_layout(FileId(ino), cluster_default(context), context).pack()
 
 
 def _group(parent: Inode, wanted: Wanted, bits: int) -> tuple[int, int]:
-    """Group and permission bits under the set-group-id rules of directories."""
+    """Returns group and permission bits by the set-group-id rules of directories."""
     caller = wanted.caller
     if not parent.attributes.mode & stat.S_ISGID:
         return caller.gid, bits
@@ -139,7 +139,7 @@ def _group(parent: Inode, wanted: Wanted, bits: int) -> tuple[int, int]:
 def _inherited_acls(
     tx: Transaction, parent: Inode, wanted: Wanted
 ) -> tuple[list[tuple[bytes, bytes]], int]:
-    """xattrs of the new inode and its permission bits."""
+    """Returns the xattrs of the new inode, and its permission bits."""
     bits = wanted.mode & _PERMISSIONS
     if stat.S_ISLNK(wanted.mode):
         return [], 0o777

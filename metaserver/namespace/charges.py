@@ -1,11 +1,13 @@
-"""What ops charge to the accounts of trees, users and groups, and what they are refused.
+"""What ops charge to the accounts of trees, users and groups, and what quotas refuse them.
 
-An op says in its context what an inode was and what it becomes; the engine merges that when the op
-has succeeded. A replay is never refused: it was granted before. What is refused is new inodes and
-growth that was asked for (a truncate, a rename into another tree). What a client has written or
-made by itself is always taken: it was told beforehand how far a file may grow (`size_limit`), asks
-again there before it refuses, makes no more files in a tree that has limits than its share
-(metaserver.quota.shares), and none of users and groups that have some (`limited_owners`).
+An op notes in its context what an inode was and what it becomes; the engine merges this when the op
+has succeeded. New inodes are refused, and growth on request: a truncate, or a rename into another
+tree. A replay is never refused, because it was granted before.
+
+What a client has written, or made by itself, is always accepted. It knows beforehand how far a file
+may grow (`size_limit`), and asks again at that size before it refuses a write. In a tree with
+limits it makes no more files than its share (metaserver.quota.shares), and it makes none for users
+and groups that have limits (`limited_owners`).
 """
 
 import stat
@@ -27,9 +29,9 @@ from metaserver.quota.table import Charge
 from metaserver.records import xattr_name, xattrs_of
 
 NO_SIZE_LIMIT: Final = -1
-GROWTH: Final = 1 << 20  # what a writer may add before it asks again; more while there is plenty
-_GROWTH_SHARE: Final = 8  # of what is left
-OWNERS_MAX: Final = 4096  # users and groups that clients are told of
+GROWTH: Final = 1 << 20  # bytes that a writer may add before it asks again; more if much is left
+_GROWTH_SHARE: Final = 8  # at most this part of what is left
+OWNERS_MAX: Final = 4096  # users and groups with limits that clients get to know
 Owner = tuple[int, int, int]  # uid, gid, tree
 _TREE, _USER, _GROUP = int(QuotaKind.TREE), int(QuotaKind.USER), int(QuotaKind.GROUP)
 
@@ -40,18 +42,18 @@ def accounts_of(attributes: Attributes) -> tuple[AccountId, ...]:
 
 
 class Records(Protocol):
-    """A snapshot, or a transaction."""
+    """Records of the store: a snapshot, or a transaction."""
 
     def range(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]: ...
 
 
 def charged_bytes(attributes: Attributes) -> int:
-    """Beside those of its xattrs."""
+    """Returns the bytes that the inode counts for, without its xattrs."""
     return attributes.size if stat.S_ISREG(attributes.mode) else 0
 
 
 def xattr_bytes(store: Records, inode: Attributes) -> int:
-    """What its xattrs count for: their names and values, ACLs and layouts of directories too."""
+    """Returns the bytes that its xattrs count for: names and values, also of ACLs and layouts."""
     if not inode.xattr_count:
         return 0
     xattrs = store.range(*xattrs_of(inode.ino))
@@ -59,7 +61,7 @@ def xattr_bytes(store: Records, inode: Attributes) -> int:
 
 
 def charges_of(inodes: Iterable[bytes], store: Records) -> Iterator[Charge]:
-    """What these records of inodes come to, from nothing. store: where their xattrs are."""
+    """Counts these records of inodes anew. store has their xattrs."""
     for value in inodes:
         attributes = unpack_attributes(value[:ATTRIBUTES_SIZE])
         size = charged_bytes(attributes) + xattr_bytes(store, attributes)
@@ -68,21 +70,21 @@ def charges_of(inodes: Iterable[bytes], store: Records) -> Iterator[Charge]:
 
 
 def charge_new(context: Context, made: Attributes, xattrs: int) -> None:
-    """xattrs: bytes of those that it is born with. Raises EDQUOT."""
+    """Charges a new inode. xattrs: the bytes of those that it has from the start. Raises EDQUOT."""
     accounts = accounts_of(made)
     _check(context, accounts, xattrs, 1)
     context.charges += [(account, xattrs, 1) for account in accounts]
 
 
 def charge_xattr(context: Context, inode: Attributes, more: int) -> None:
-    """So many bytes of xattrs more, or less. Raises EDQUOT."""
+    """Charges a change of the bytes of xattrs. Raises EDQUOT."""
     accounts = accounts_of(inode)
     _check(context, accounts, more, 0)
     context.charges += [(account, more, 0) for account in accounts]
 
 
 def charge_many(context: Context, owner: Owner, count: int, size: int) -> None:
-    """So many files more, or less, of which a client tells afterwards, with so many bytes."""
+    """Charges files that a client has made or removed already, with their bytes."""
     uid, gid, tree = owner
     accounts = ((_USER, uid), (_GROUP, gid), (_TREE, tree))
     context.charges += [(account, size, count) for account in accounts[: 3 if tree else 2]]
@@ -96,7 +98,7 @@ def charge_removed(context: Context, gone: Attributes, xattrs: int) -> None:
 
 
 def charge_change(tx: Records, context: Context, before: Attributes, after: Attributes) -> None:
-    """xattrs that came or went are charged by themselves, before."""
+    """Charges the change of an inode. Changes of xattrs are charged by themselves, before."""
     old, new = accounts_of(before), accounts_of(after)
     more = charged_bytes(after) - charged_bytes(before)
     if old == new:
@@ -109,12 +111,12 @@ def charge_change(tx: Records, context: Context, before: Attributes, after: Attr
 
 
 def check_growth(context: Context, before: Attributes, size: int) -> None:
-    """A file is to be that long. Raises EDQUOT."""
+    """Raises EDQUOT if the file may not become so long."""
     _check(context, accounts_of(before), size - before.size, 0)
 
 
 def check_tree(tx: Records, context: Context, inode: Attributes, tree: int) -> None:
-    """The inode is to come into this tree. Raises EDQUOT."""
+    """Raises EDQUOT if the inode may not move into this tree."""
     if is_limited(context, tree):
         size = charged_bytes(inode) + xattr_bytes(tx, inode)
         _check(context, ((_TREE, tree),), size, 1)
@@ -123,9 +125,10 @@ def check_tree(tx: Records, context: Context, inode: Attributes, tree: int) -> N
 def size_limit(
     context: Context, before: Attributes, after: Attributes | None = None, *, wanted: int = 0
 ) -> int:
-    """How long its writer may make the file before it asks again; as long as `wanted` if it may be.
-    before: as the accounts know it until the op is merged (what it adds to the size is then taken
-    from the room: the sum stays). after: whom it counts for after the op."""
+    """Returns how long its writer may make the file before it asks again: `wanted`, if the limits
+    allow that. before: the attributes that the accounts know until the op is merged. What the op
+    adds to the size is then taken from the room, so the sum stays. after: the attributes after the
+    op, which say to whom the file belongs."""
     quotas = context.services.quotas
     if not quotas.limited:
         return NO_SIZE_LIMIT
@@ -140,8 +143,8 @@ def size_limit(
 
 
 def share_of_tree(context: Context, directory: Attributes) -> Share | None:
-    """What this client may make by itself in a directory whose tree has limits, more than it knows
-    of; None: nothing."""
+    """Returns what the client may make by itself in this directory, whose tree has limits, on top
+    of what it knows; None: nothing."""
     services = context.services
 
     def is_held(session: SessionId, ino: Ino) -> bool:
@@ -158,7 +161,7 @@ def is_limited(context: Context, tree: int) -> bool:
 
 
 def limited_owners(context: Context) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Users and groups that have limits; None: too many to tell."""
+    """Returns the users and groups that have limits; None: too many for a reply."""
     owners = [account for account in context.services.quotas.limited if account[0] != _TREE]
     if len(owners) > OWNERS_MAX:
         return None

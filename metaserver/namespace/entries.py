@@ -1,7 +1,7 @@
-"""Names in directories: what a name may be, and finding, adding and removing one.
+"""Names in directories: which names are valid, and how one is found, added and removed.
 
-Adding and removing a dentry touches nothing but its record; link counts and times of inodes are
-metaserver.namespace.links and the ops.
+Adding or removing a dentry changes only its record. metaserver.namespace.links and the ops change
+link counts and times of inodes.
 """
 
 import stat
@@ -21,7 +21,8 @@ class Dentry:
 
 
 def check_name(name: bytes) -> None:
-    """Any bytes but / and NUL, at most 255, and neither . nor .., which are the kernel's."""
+    """Raises unless the name has 1 to 255 bytes, no / and no NUL, and is not . or .., which the
+    kernel handles."""
     if len(name) > NAME_LENGTH_MAX:
         raise FsError(Status.ENAMETOOLONG)
     if not name or b"/" in name or b"\0" in name or name in (b".", b".."):
@@ -43,7 +44,7 @@ def get_dentry(tx: Transaction, parent: int, name: bytes) -> Dentry:
 
 
 def new_key(tx: Transaction, parent: int, name: bytes) -> bytes:
-    """The key for a name that is not taken. Raises EEXIST."""
+    """Returns the key for a new name. Raises EEXIST if the name is taken."""
     check_name(name)
     key = dentry_key(parent, name)
     if tx.get(key) is not None:

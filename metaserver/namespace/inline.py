@@ -1,9 +1,9 @@
-"""Files that lie in their inode's record (docs/decisions/0037-inline-data.md).
+"""Files whose bytes lie inline, in their inode's record (docs/decisions/0037-inline-data.md).
 
-What such a file holds is behind its layout; behind that it is zeros up to its size, so a truncate
-needs no object, and no client. Whoever is about to write to it gets a file like any other: its
-bytes go to the objects first, by an intent (metaserver.intents), which holds them until they are
-durable there; nobody opens the file meanwhile.
+The inline bytes stand behind the layout. Behind them the file has zeros up to its size, so a
+truncate needs no object and no client. Before a writer gets objects for such a file, its bytes move
+there. An intent (metaserver.intents) holds them until they are durable at the targets; nobody can
+open the file meanwhile.
 """
 
 from dataclasses import replace
@@ -20,9 +20,9 @@ def has_inline(inode: Inode) -> bool:
 
 
 def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
-    """The file has objects from now on; the request is answered when its bytes are durable there.
-    From then on a missing first object is an error, not a hole. Nothing of it is at any target
-    yet: in place of one that the cluster does not have another one is as good."""
+    """Gives the file objects. The request is answered when its bytes are durable there; from then
+    on a missing first object is an error, not a hole. As no target has anything of the file yet,
+    other targets may replace those that the cluster does not have any more."""
     layout = inode.layout()
     spilled = replace(
         layout,
@@ -42,7 +42,7 @@ def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
 
 
 def with_bytes(inode: Inode, offset: int, content: bytes) -> Inode:
-    """With these from that offset on, which together is no more than may lie in a record."""
+    """Returns the inode with these bytes at that offset. The result must fit into a record."""
     layout = inode.layout()
     before = layout.inline[:offset].ljust(offset, b"\0")
     changed = before + content + layout.inline[offset + len(content) :]
@@ -50,6 +50,6 @@ def with_bytes(inode: Inode, offset: int, content: bytes) -> Inode:
 
 
 def cut_inline(inode: Inode, size: int) -> Inode:
-    """Its bytes behind the size, which is less than it was, are gone: zeros if it grows again."""
+    """Returns the inode without bytes behind the new, smaller size: zeros if it grows again."""
     layout = inode.layout()
     return Inode(inode.attributes, replace(layout, inline=layout.inline[:size]).pack())

@@ -1,7 +1,7 @@
-"""One inode as ops see it: its attribute record, and its layout or symlink target behind it.
+"""One inode as ops see it: its attribute record, and behind it its layout or symlink target.
 
-Values are immutable; a change is a new value that `save` writes. Every change of an inode raises
-change_version and sets ctime to the op's clock, so that a replay gives the same times.
+Values are immutable: a change makes a new value, and `save` writes it. Every change of an inode
+raises change_version and sets ctime to the time of the op, so that a replay gives the same times.
 """
 
 import stat
@@ -41,13 +41,14 @@ class Inode:
         return unpack_layout(self.tail)
 
     def changed(self, now_ns: int, **fields: Any) -> "Inode":
-        """With these attributes, a new ctime and change_version."""
+        """Returns the inode with these attributes, a new ctime and a new change_version."""
         version = self.attributes.change_version + 1
         fields.setdefault("ctime_ns", now_ns)
         return Inode(replace(self.attributes, change_version=version, **fields), self.tail)
 
     def resized(self, size: int) -> "Inode":
-        """With this size; data_version rises, blocks follow. ctime is the caller's to change."""
+        """Returns the inode with this size and its blocks, and a new data_version. The caller
+        changes ctime."""
         attributes = replace(
             self.attributes,
             size=size,
@@ -63,7 +64,8 @@ def find(tx: Transaction, ino: int) -> Inode | None:
 
 
 def load(tx: Transaction, ino: int) -> Inode:
-    """Raises ESTALE: the kernel looks the path up again, as another client may have changed it."""
+    """Raises ESTALE if there is no such inode: the kernel then looks the path up again, as another
+    client may have changed it."""
     inode = find(tx, ino)
     if inode is None:
         raise FsError(Status.ESTALE, f"inode {ino} is gone")
@@ -71,7 +73,7 @@ def load(tx: Transaction, ino: int) -> Inode:
 
 
 def load_directory(tx: Transaction, ino: int) -> Inode:
-    """A directory that still has a name: a removed one that is held open takes no new entries."""
+    """Loads a directory that has a name: a removed one that is held open gets no new entries."""
     inode = load(tx, ino)
     if not inode.is_directory:
         raise FsError(Status.ENOTDIR, f"inode {ino} is not a directory")
@@ -81,7 +83,7 @@ def load_directory(tx: Transaction, ino: int) -> Inode:
 
 
 def save(tx: Transaction, inode: Inode) -> bytes:
-    """Write the inode; return its packed attributes, which replies carry."""
+    """Writes the inode. Returns its packed attributes for the reply."""
     packed = inode.attributes.pack()
     tx.put(inode_key(inode.attributes.ino), packed + inode.tail)
     return packed
@@ -90,7 +92,7 @@ def save(tx: Transaction, inode: Inode) -> bytes:
 def touch_directory(
     tx: Transaction, directory: Inode, now_ns: int, *, subdirectories: int = 0, names: int = 1
 ) -> None:
-    """So many names came or went: times, versions, and the link count of sub-directories."""
+    """Updates the directory after names came or went: times, versions, and its link count."""
     attributes = directory.attributes
     changed = replace(
         attributes,

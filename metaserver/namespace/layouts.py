@@ -1,9 +1,9 @@
-"""Layouts of new files: what the cluster, a directory or a file of its own says.
+"""Layouts of new files: from the cluster's default, a directory's default, or set for one file.
 
-The default of a directory is kept as an xattr record (fscommon.layout.template); new
-sub-directories take it over, so a file asks its parent alone. `braidfs.layout` of a file is made
-up from its layout record and stored nowhere. Setting it is allowed while nothing was ever written:
-then no object exists, and the new layout can keep the file id.
+The default of a directory is an xattr record (fscommon.layout.template). New sub-directories
+inherit it, so only the parent of a new file matters. The xattr `braidfs.layout` of a file is made
+from its layout record and stored nowhere. It may be set as long as nothing was ever written: then
+no object exists, and the new layout can keep the file id.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ def cluster_default(context: Context) -> LayoutDefault:
 
 
 def own_record(tx: Transaction, directory: Inode) -> bytes | None:
-    """The packed default of this very directory."""
+    """Returns the packed default that was set for this directory itself."""
     if not directory.attributes.xattr_count:
         return None
     return tx.get(xattr_key(directory.ino, LAYOUT_XATTR))
@@ -41,7 +41,7 @@ def new_layout(file_id: FileId, wanted: LayoutDefault, context: Context) -> Layo
 
 
 def layout_text(tx: Transaction, inode: Inode) -> bytes:
-    """The value of braidfs.layout. Raises ENODATA for a directory that says nothing itself."""
+    """Returns the value of braidfs.layout. Raises ENODATA for a directory without a default."""
     if inode.is_file:
         layout = inode.layout()
         targets = ":".join(map(str, layout.targets))
@@ -54,7 +54,7 @@ def layout_text(tx: Transaction, inode: Inode) -> bytes:
 
 
 def wanted_default(tx: Transaction, inode: Inode, value: bytes, context: Context) -> LayoutDefault:
-    """What the text asks for, over what holds now. Raises EINVAL."""
+    """Returns the default with the changes that the text asks for. Raises EINVAL."""
     if inode.is_directory:
         base = default_in(tx, inode, context)
     elif inode.is_file:
@@ -69,7 +69,7 @@ def wanted_default(tx: Transaction, inode: Inode, value: bytes, context: Context
 
 
 def with_layout(inode: Inode, wanted: LayoutDefault, context: Context) -> Inode:
-    """The file laid out anew. Raises EINVAL when it was ever written, EBUSY while it is open.
+    """Returns the file with a new layout. Raises EINVAL if it was ever written, EBUSY if open.
 
     The reply must be durable before it leaves: a replay might choose other targets."""
     old = inode.layout()

@@ -1,12 +1,13 @@
 """What happens to an inode that loses a name.
 
-A file whose last name goes is removed at once when nobody holds it open; otherwise, and always
-while sessions are still coming back after a restart, it becomes an orphan (`O`), which the reaper
-removes later. A file whose name another one took lingers as an orphan for a moment: whoever has
-just looked the name up opens it, and sees one of the two, never an error. Removing an inode leaves
-a `Z` record per file: the reaper deletes its objects once that is durable. xattrs go with the
-inode. In a tree with a trash the last name leaves an entry there instead, open or not
-(metaserver.namespace.trash): the inode stays until that is purged.
+A file that loses its last name is removed at once if nobody has it open. Otherwise, and always
+during a recovery, it becomes an orphan (an `O` record), which the reaper removes later. A file
+whose name another file took stays an orphan for a moment: a client that has just looked the name up
+can open it, so it sees one of the two files, never an error.
+
+Removing a file leaves a `Z` record: the reaper deletes the objects once that is durable. xattrs go
+with the inode. In a tree with a trash, the last name leaves an entry there instead, whether the
+file is open or not (metaserver.namespace.trash); the inode stays until the entry is purged.
 """
 
 import stat
@@ -28,8 +29,8 @@ LINGER_S: Final = 1.0  # much longer than it takes from a lookup to the open
 def drop_name(
     tx: Transaction, inode: Inode, place: Place, context: Context, *, replaced: bool = False
 ) -> bytes:
-    """One name less. replaced: of a file, and another one has it. Returns the packed attributes
-    afterwards, nlink 0 when it was the last."""
+    """The inode loses a name. replaced: another file has the name now. Returns the packed
+    attributes afterwards; nlink is 0 if it was the last name."""
     links = 0 if inode.is_directory else inode.attributes.nlink - 1
     left = inode.changed(context.now_ns, nlink=links)
     if links or _is_kept(tx, left, place, context):
@@ -50,9 +51,9 @@ def drop_name_unasked(
     *,
     replaced: bool = False,
 ) -> None:
-    """One name less of what is no directory, since then; sessions that hold leases on the inode
-    were not asked, but are told now. Until they have answered it is kept, as if it were open: they
-    may say that it is."""
+    """An inode that is no directory lost a name at that time, without a recall before. Recalls the
+    leases on it now. Until their holders have answered, the inode stays as if it were open: they
+    may report that it is."""
     left = inode.changed(time_ns, nlink=inode.attributes.nlink - 1)
     is_held = context.services.leases.dismiss(context.session, inode.ino, context.now_s)
     if left.attributes.nlink or _is_kept(tx, left, place, context):
@@ -62,7 +63,7 @@ def drop_name_unasked(
 
 
 def discard(tx: Transaction, entry: Entry, how: str, context: Context) -> None:
-    """An entry of the trash goes for good, and its inode, once nobody has that open."""
+    """Removes an entry of the trash for good, and its inode once nobody has it open."""
     take(tx, entry, how, context)
     inode = find(tx, entry.ino)
     if inode is not None:
@@ -84,7 +85,7 @@ def _let_go(
 
 
 def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
-    """Delete the record, its xattrs, and queue its objects."""
+    """Deletes the record and its xattrs, and queues its objects for the reaper."""
     tx.delete(inode_key(inode.ino))
     xattrs = xattr_bytes(tx, inode.attributes)
     if inode.attributes.xattr_count:
@@ -98,10 +99,10 @@ def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
 
 
 def remove_plain(tx: Transaction, ino: Ino, record: bytes, context: Context) -> FileFacts | None:
-    """drop_name_unasked() and remove_inode() of what most files are: a regular one of one name
-    without anything special about it, which nobody else holds leases on or may have open. Nothing
-    is made of its record but a few numbers; what it counted for is the caller's to charge. None:
-    it is another one, and the long way is to be gone."""
+    """A fast path for drop_name_unasked() and remove_inode(): for a regular file with one name and
+    nothing special about it, on which nobody else holds a lease, and which nobody else may have
+    open. It unpacks only a few numbers of the record, and leaves it to the caller to charge what
+    the file counted for. Returns None for any other file, which must take the slow path."""
     facts = file_facts(record)
     is_plain = facts.nlink == 1 and not facts.flags and not facts.xattr_count
     if not is_plain or not stat.S_ISREG(facts.mode) or context.services.trash.is_on:

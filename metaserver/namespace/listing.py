@@ -1,4 +1,4 @@
-"""A page of a directory behind a cookie, for whoever lists it."""
+"""Reads one page of a directory, behind a cookie."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,8 +15,9 @@ E = TypeVar("E")
 def list_page(
     tx: Transaction, ino: int, cookie: int, count: int, entry: Callable[[bytes, bytes], E]
 ) -> tuple[tuple[E, ...], bool]:
-    """Up to count entries, each made of the key of its dentry and the record of its inode, and
-    whether the directory ends with them. Raises ESTALE, ENOTDIR; EINVAL for an empty page."""
+    """Returns up to count entries, each made from the key of its dentry and the record of its
+    inode, and whether the directory ends with them. Raises ESTALE, ENOTDIR; EINVAL if count is
+    less than 1."""
     if not load(tx, ino).is_directory:
         raise FsError(Status.ENOTDIR)
     if count < 1:

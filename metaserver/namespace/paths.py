@@ -1,4 +1,4 @@
-"""The path of a directory, found upwards; each step looks through one directory. For reports."""
+"""Finds the path of a directory, upwards; each step searches one directory. For reports."""
 
 from fscommon.wire.admin import INSPECT_NAMES_MAX
 from metaserver.namespace.inode import find
@@ -7,7 +7,8 @@ from metaserver.transaction import Transaction
 
 
 def path_of(tx: Transaction, ino: int) -> tuple[bytes, ...]:
-    """Its names from the root; () for the root, for what has no name, and what lies too deep."""
+    """Returns the names from the root; () for the root, for a directory without a name, and for one
+    that is nested too deep."""
     names: list[bytes] = []
     directory = find(tx, ino)
     while directory is not None and directory.ino != directory.attributes.parent:

@@ -1,8 +1,8 @@
 """What a file loses when somebody writes to it or changes its owner.
 
-The set-user-id bit; the set-group-id bit where it means execution, or the client says that its user
-is not in the group; and security.capability. The kernel leaves this to us (HANDLE_KILLPRIV_V2).
-Directories lose nothing.
+It loses the set-user-id bit and security.capability. It loses the set-group-id bit if it may be
+executed by its group, or if the client says that its user is not in the group. The kernel leaves
+this to the file system (HANDLE_KILLPRIV_V2). Directories lose nothing.
 """
 
 import stat
@@ -19,7 +19,7 @@ _CAPABILITY = b"security.capability"
 
 
 def without_set_id(attributes: Attributes, *, every_group: bool = False) -> Attributes:
-    """every_group: also of one that may not execute."""
+    """every_group: takes the set-group-id bit also if the group may not execute the file."""
     if stat.S_ISDIR(attributes.mode):
         return attributes
     mode = attributes.mode & ~stat.S_ISUID
@@ -31,7 +31,7 @@ def without_set_id(attributes: Attributes, *, every_group: bool = False) -> Attr
 def after_write(
     tx: Transaction, attributes: Attributes, flags: int, context: Context
 ) -> Attributes:
-    """flags: COMMIT_KILL_* of the writer."""
+    """Returns the attributes after a write. flags: COMMIT_KILL_* of the writer."""
     attributes = drop_capability_xattr(tx, attributes, context)
     if flags & COMMIT_KILL_SUIDGID:
         attributes = without_set_id(attributes, every_group=bool(flags & COMMIT_KILL_SGID))
@@ -39,7 +39,7 @@ def after_write(
 
 
 def drop_capability_xattr(tx: Transaction, attributes: Attributes, context: Context) -> Attributes:
-    """attributes: with the owners that the accounts know of."""
+    """Removes security.capability. attributes must have the owners that the accounts know."""
     if not attributes.xattr_count:
         return attributes
     key = xattr_key(attributes.ino, _CAPABILITY)

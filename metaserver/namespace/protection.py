@@ -1,9 +1,10 @@
-"""What immutable and append-only inodes refuse (chattr +i, +a): EPERM, whoever asks.
+"""What immutable and append-only inodes refuse (chattr +i, +a): EPERM for everybody.
 
-Who may set the flags is the kernel's affair (CAP_LINUX_IMMUTABLE). Bytes of files are guarded
-where they are opened: no write right for an immutable file, unless the session has one already
-(what was opened before goes on); what a session cannot be told by, whether this open is for writing
-and with O_APPEND, its client checks (fsclient.fs.files). Pure functions over one inode.
+The kernel checks who may set the flags (CAP_LINUX_IMMUTABLE). The bytes of a file are protected
+when it is opened: nobody gets the right to write an immutable file, unless the session has it
+already (files that were opened before stay writable). Per open, the client checks whether it is for
+writing and with O_APPEND (fsclient.fs.files), because the metaserver knows only sessions. Pure
+functions over one inode.
 """
 
 from fscommon.errors import FsError, Status
@@ -24,13 +25,13 @@ _NOT_OF_APPEND_ONLY = SET_MODE | SET_UID | SET_GID | SET_SIZE | SET_TIMES_GIVEN
 
 
 def check_may_add(directory: Inode) -> None:
-    """A name comes into the directory."""
+    """Raises EPERM if no name may be added to the directory."""
     if directory.attributes.flags & INODE_IMMUTABLE:
         raise FsError(Status.EPERM, "the directory is immutable")
 
 
 def check_may_remove(directory: Inode, inode: Inode) -> None:
-    """The inode loses a name in the directory, or is moved away from it."""
+    """Raises EPERM if the inode may not lose its name in the directory."""
     if (directory.attributes.flags | inode.attributes.flags) & _PROTECTED:
         raise FsError(Status.EPERM, "the inode or its directory is immutable or append-only")
 
@@ -41,7 +42,8 @@ def check_may_link(inode: Inode) -> None:
 
 
 def check_may_change(inode: Inode, valid: int) -> None:
-    """SETATTR of what the SET_* bits say. Setting the flags themselves is always possible."""
+    """Raises EPERM if the attributes of the SET_* bits may not change. The flags themselves may
+    always be set."""
     flags = inode.attributes.flags
     if flags & INODE_IMMUTABLE and valid & ~SET_FLAGS:
         raise FsError(Status.EPERM, "the inode is immutable")

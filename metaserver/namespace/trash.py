@@ -1,8 +1,9 @@
-"""Entries of the trash: what a removed name leaves behind, and how it goes.
+"""Entries of the trash: what a removed name leaves behind, and how an entry is taken out.
 
-An entry holds an inode without a name (nlink 0, and no orphan): by its directory and name (`B`),
-and by its age within the tree whose rules hold for it (`E`). Only a last name makes an entry, so an
-inode is in the trash at most once. Nothing here fails: ops check first.
+An entry keeps an inode without a name (nlink 0, but no orphan). It has two records: one by
+directory and name (`B`), and one by age within the tree whose rules apply (`E`). Only the removal
+of a last name makes an entry, so an inode is in the trash at most once. Nothing here fails: ops
+check first.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from metaserver.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a name is, or was."""
+    """The directory and the name where an inode is, or was."""
 
     directory: int
     name: bytes
@@ -44,7 +45,7 @@ class Entry:
 
 
 def tree_of(tx: Transaction, directory: int, context: Context) -> int:
-    """The tree whose trash takes what is removed in the directory, 0: it is gone."""
+    """Returns the tree whose trash takes what is removed in this directory; 0: nothing takes it."""
     trash = context.services.trash
     climbed: list[int] = []
     while (tree := trash.known(directory)) is None:
@@ -61,7 +62,8 @@ def tree_of(tx: Transaction, directory: int, context: Context) -> int:
 
 
 def keep(tx: Transaction, inode: Inode, place: Place, context: Context) -> bool:
-    """The inode, which has just lost its last name, goes to the trash. False: there is none."""
+    """Puts the inode, which has just lost its last name, into the trash. Returns False if there is
+    no trash for it."""
     tree = tree_of(tx, place.directory, context)
     if not tree:
         return False
@@ -82,7 +84,7 @@ def find_entry(tx: Transaction, directory: int, name: bytes, ino: int) -> Entry 
 
 
 def take(tx: Transaction, entry: Entry, how: str, context: Context) -> None:
-    """The entry is no more; its inode is the caller's."""
+    """Deletes the entry. The caller takes care of its inode."""
     tx.delete(kept_key(entry.directory, entry.hashed, entry.ino))
     tx.delete(aged_key(entry.record.tree, entry.record.removed_ns, entry.ino))
     context.trash.append((entry.record.tree, how))

@@ -1,5 +1,5 @@
-"""Which inodes are in the tree of a client's key: the record of each inode says in which quota tree
-it is (docs/decisions/0015-quotas-by-size.md), whatever names it has."""
+"""Which inodes are in the tree of a client's key. The record of an inode says in which quota tree
+it is (docs/decisions/0015-quotas-by-size.md); its names do not matter."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ TREES_NESTED_MAX: Final = 64  # quota trees within one another
 
 
 def is_inside(tx: Transaction, ino: int, key: ClientKey) -> bool:
-    """The inode is there, and in the key's tree or in one within it."""
+    """Whether the inode exists, in the key's tree or in a tree within it."""
     if key.root == ROOT_INO:
         return True
     for _ in range(TREES_NESTED_MAX):

@@ -1,6 +1,7 @@
-"""Merging what a writer knows of a file and the metaserver not yet: size by maximum; mtime is when
-it was written last, also where it had been set to a later time. By leases and the order of requests
-this is news.
+"""Merges what a writer knows of a file, and the metaserver does not know yet.
+
+The size is the maximum of both. The mtime is that of the last write, even if a later time had been
+set before. Leases and the order of requests make sure that this report is newer than the record.
 """
 
 from dataclasses import replace
@@ -10,13 +11,15 @@ from metaserver.namespace.inode import Inode
 
 
 def ctime_of(before: Inode, mtime_ns: int, now_ns: int) -> int:
-    """When a file changed that was written at mtime_ns (0: who knows): then, as its writer is shown
-    it, so that all clients see the same; unless another change came later, or it is yet to come."""
+    """Returns the ctime of a file that was written at mtime_ns (0: unknown). It is mtime_ns, which
+    its writer shows too, so that all clients see the same; but not if another change came later, or
+    if mtime_ns is in the future."""
     return mtime_ns if before.attributes.ctime_ns <= mtime_ns <= now_ns else now_ns
 
 
 def merge_written(inode: Inode, size: int, mtime_ns: int) -> Inode:
-    """0 means nothing is known. The caller sets ctime. data_version rises with either."""
+    """Returns the merged inode. 0 means unknown. Either raises data_version; the caller sets
+    ctime."""
     attributes = inode.attributes
     if size <= attributes.size and not mtime_ns:
         return inode

@@ -81,7 +81,7 @@ def _move(tx: Transaction, request: Rename, move: _Move, context: Context) -> Re
     key = dentry_key(request.new_parent, request.new_name)
     put_dentry(tx, key, move.source.ino, move.source.attributes.mode)
     _touch_parents(tx, move, context)
-    moved = _settle(tx, move.source, move.old_parent, move.new_parent, context)
+    moved = _move_inode(tx, move.source, move.old_parent, move.new_parent, context)
     place = Place(request.new_parent, request.new_name)
     if move.other is None:
         return Renamed(moved, b"")
@@ -103,8 +103,8 @@ def _exchange(tx: Transaction, request: Rename, move: _Move, context: Context) -
     put_dentry(tx, key, move.source.ino, move.source.attributes.mode)
     put_dentry(tx, move.dentry.key, move.other.ino, move.other.attributes.mode)
     _touch_parents(tx, move, context, exchange=True)
-    moved = _settle(tx, move.source, move.old_parent, move.new_parent, context)
-    other = _settle(tx, move.other, move.new_parent, move.old_parent, context)
+    moved = _move_inode(tx, move.source, move.old_parent, move.new_parent, context)
+    other = _move_inode(tx, move.other, move.new_parent, move.old_parent, context)
     return Renamed(moved, other)
 
 
@@ -142,7 +142,7 @@ def _touch_parents(
     touch_directory(tx, move.new_parent, context.now_ns, subdirectories=moved - other)
 
 
-def _settle(
+def _move_inode(
     tx: Transaction, inode: Inode, old_parent: Inode, parent: Inode, context: Context
 ) -> bytes:
     fields = {"parent": parent.ino} if inode.is_directory else {}

@@ -65,7 +65,7 @@ class OpRow:
     changes_afterwards: Callable[[Any], list[Need]] | None = None
     # Sessions that must say what they know of the inode of the request before the op runs. If there
     # are any, the op waits for these instead of for its footprint.
-    asks: Callable[[Any, Context], Collection[SessionId]] | None = None
+    reporters: Callable[[Any, Context], Collection[SessionId]] | None = None
     # The attribute records of a reply, in the order in which they lie in it, each with the leases
     # to grant on its inodes.
     grants: Callable[[Any, Any], Iterator[Grant]] | None = None

@@ -346,7 +346,7 @@ class LeaseWorld(RuleBasedStateMachine):
     def check_runs(self, client: Client, request: Request, claim: Claim | None) -> None:
         """No op runs against a lease that another client holds, except a read after the holder
         answered."""
-        told = claim.told if claim else set()
+        told = claim.reported if claim else set()
         for other in self.everyone():
             for need in request.needs:
                 if other is client or (need.ino, other.session) in told:

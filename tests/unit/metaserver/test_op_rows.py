@@ -29,7 +29,7 @@ REQUEST_OF: Final = {
     "run": "request",
     "footprint": "request",
     "changes_afterwards": "request",
-    "asks": "request",
+    "reporters": "request",
     "grants": "request",
     "already_held": "request",
     "looks_into": "request",
@@ -117,7 +117,7 @@ def _used(function: Callable[..., Any], parameter: str) -> Iterator[str]:
 @by_op
 def test_the_fields_of_a_row_agree(row: OpRow) -> None:
     if row.footprint is None:
-        assert row.asks is row.grants is row.already_held is row.looks_into is None
+        assert row.reporters is row.grants is row.already_held is row.looks_into is None
         assert row.changes_afterwards is None and not row.is_look and not row.grants_by_directory
     if row.grants_absence:
         assert row.looks_into is not None
@@ -128,7 +128,7 @@ def test_the_fields_of_a_row_agree(row: OpRow) -> None:
         assert row.changes is never  # read-only keys can never use it
     else:
         assert not row.repeat_waits_for_truncate and not row.opens
-    if row.asks is not None or row.hurries_recall:
+    if row.reporters is not None or row.hurries_recall:
         assert "ino" in {one.name for one in fields(row.request)}
     if row.audited is not None:
         assert row.access is Access.ADMIN

@@ -33,11 +33,7 @@ LINKS: dict[str, tuple[str, ...]] = {
 
 # How many units of a folder may include each other in one cycle. One is no cycle, and the value for
 # a new folder; a larger number is a debt, which only shrinks.
-CIRCLE_UNITS_MAX = dict.fromkeys(LINKS, 1) | {
-    "rdma": 2,
-    "server": 3,
-    "client": 2,
-}
+CIRCLE_UNITS_MAX = dict.fromkeys(LINKS, 1) | {"rdma": 2, "server": 3, "client": 2}
 
 # Functions that are longer than allowed: a debt, too.
 LONGER_FUNCTIONS = {

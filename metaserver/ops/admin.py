@@ -1,8 +1,8 @@
-"""INSPECT, INSPECT_LIST, TREE_SUM, EVICT: for administrators, from connections of purpose "admin".
+"""INSPECT, INSPECT_LIST, TREE_SUM, EVICT: for administrators, on connections of purpose "admin".
 
-They belong to no session and change no record. Each is bounded work; a long walk is many requests,
-with the place to go on from in the request. What others have not committed yet is waited for, as
-with every read (commit on share).
+These ops belong to no session and change no record. Each request is bounded work; a long walk is
+many requests, each with the place where the walk goes on. Like every read they wait for what other
+sessions have not committed yet (commit on share).
 """
 
 from collections.abc import Iterator
@@ -75,7 +75,8 @@ def inspect_list(tx: Transaction, request: InspectList, context: Context) -> Ins
 
 
 def _entry(key: bytes, raw: bytes) -> InspectedEntry:
-    """What lies in its record lies on no target, and would be too much for a page."""
+    """Makes an entry. It has no layout with inline bytes: these lie on no target, and would be too
+    large for a page."""
     inode = Inode.parse(raw)
     layout = inode.tail if inode.is_file and not is_inline(inode.tail) else b""
     return InspectedEntry(dentry_name(key), dentry_cookie(key), raw[:ATTRIBUTES_SIZE], layout)
@@ -105,7 +106,7 @@ class _Sums:
         self.blocks += attributes.blocks
 
 
-_SUM_MAX = (1 << 64) - 1  # what the wire carries
+_SUM_MAX = (1 << 64) - 1  # the largest number on the wire
 
 
 def tree_sum(tx: Transaction, request: TreeSum, context: Context) -> TreeSummed:
@@ -126,7 +127,7 @@ def tree_sum(tx: Transaction, request: TreeSum, context: Context) -> TreeSummed:
                     left = 0 if _is_delegated(inode.ino, context) else left
                 break
         else:
-            left -= 1  # an empty directory is work too
+            left -= 1  # an empty directory is work, too
     if len(stack) > SUM_DEPTH_MAX:
         raise FsError(Status.EOVERFLOW, f"directories are nested over {SUM_DEPTH_MAX} deep")
     return TreeSummed(
@@ -134,14 +135,15 @@ def tree_sum(tx: Transaction, request: TreeSum, context: Context) -> TreeSummed:
         sums.directories,
         sums.others,
         min(sums.bytes, _SUM_MAX),
-        min(sums.blocks, _SUM_MAX),  # sparse files may say more
+        min(sums.blocks, _SUM_MAX),  # sparse files may have more
         tuple(sums.linked),
         tuple(stack),
     )
 
 
 def _is_delegated(ino: Ino, context: Context) -> bool:
-    """Names may be in it that only a client knows: the next request asks for them (footprints)."""
+    """Whether only a client may know names in this directory: the next request's footprint gets
+    them."""
     return context.services.leases.is_held(ino, LEASE_ENTRIES_EXCLUSIVE)
 
 
@@ -153,14 +155,15 @@ def _children(tx: Transaction, place: Place) -> Iterator[tuple[int, Inode]]:
 
 
 def evict(tx: Transaction, request: Evict, context: Context) -> Empty:
-    """metaserver.eviction does it within half a second; whoever asked watches STATUS."""
+    """Marks the session for eviction. metaserver.eviction evicts it within half a second; the
+    command watches STATUS for that."""
     if not context.services.sessions.condemn(SessionId(request.session)):
         raise FsError(Status.UNKNOWN_SESSION, f"there is no session {request.session:x}")
     return Empty()
 
 
 def _inspected(tx: Transaction, request: Inspect) -> list[Need]:
-    """The directories on the way, as far as their names are known yet."""
+    """The directories on the path, as far as their names are known yet."""
     ino: Ino | None = Ino(request.ino)
     needs = []
     for name in request.names[:INSPECT_NAMES_MAX]:
@@ -172,7 +175,8 @@ def _inspected(tx: Transaction, request: Inspect) -> list[Need]:
 
 
 def _summed(tx: Transaction, request: TreeSum) -> list[Need]:
-    """Where it goes on; it ends before the next directory that somebody holds exclusively."""
+    """The place where the walk goes on. A request ends before the next directory that a session
+    holds exclusively."""
     return [Need(Ino(place.ino), footprints.SENT_NAMES) for place in request.stack[-1:]]
 
 

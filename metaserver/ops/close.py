@@ -1,7 +1,7 @@
-"""CLOSE: this session holds these inodes open no more; orphans among them go to the reaper.
+"""CLOSE: the session has closed these inodes; the reaper takes orphans among them.
 
-Everything it wrote is committed: exclusive leases become shared ones, so that the next reader
-elsewhere need not ask.
+Everything that the session wrote to them is committed. So exclusive leases become shared ones, and
+the next reader elsewhere needs no recall.
 """
 
 from typing import Final

@@ -1,5 +1,5 @@
-"""CLUSTER_MAP, REGISTER, HEARTBEAT, TARGET_SET: storage servers, where they are, and which of their
-targets get new files."""
+"""CLUSTER_MAP, REGISTER, HEARTBEAT, TARGET_SET: storage servers, their addresses, and which of
+their targets get new files."""
 
 from typing import Final
 
@@ -131,8 +131,8 @@ def _targets(reports: tuple[TargetReport, ...], node: Node, context: Context) ->
 
 
 def target_set(tx: Transaction, request: TargetSet, context: Context) -> Empty:
-    """Answered when durable. Clients hear of it with their next renewal, and give back what they
-    had been promised on these targets. Raises ENOENT, EBUSY, EINVAL."""
+    """Opens or closes targets to new files; answered when durable. Clients hear of it with their
+    next renewal, and return their slots on these targets. Raises ENOENT, EBUSY, EINVAL."""
     context.check_serving()
     services = context.services
     if not 0 < len(request.targets) <= TARGETS_SET_MAX:
@@ -148,7 +148,7 @@ def target_set(tx: Transaction, request: TargetSet, context: Context) -> Empty:
 
 
 def let_join(services: Services) -> list[Target]:
-    """Targets that all clients know by now, from this call on."""
+    """Opens targets to new files that all clients know by now, and returns them."""
     joined = services.membership.joined(services.sessions.map_epoch_min())
     if joined:
         services.sessions.outdate_slots()
@@ -164,7 +164,7 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
     node.traffic = request.traffic
     if services.membership.heard(node.id, request.targets, context.now_s):
         bump_map_epoch(tx, services)
-        services.sessions.outdate_slots()  # clients give those back that lie on full targets
+        services.sessions.outdate_slots()  # clients return those on full targets
     for target in services.membership.targets_of(node.id):
         if target.incarnation > target.incarnation_kept:
             _put_target(tx, target)

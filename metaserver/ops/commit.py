@@ -1,8 +1,8 @@
-"""COMMIT: what a writer did to a file: size, mtime, and which objects are durable.
+"""COMMIT: a writer reports what it did to a file: size, mtime, and which objects are durable.
 
-A commit of an older file id, from before a truncate to zero, changes nothing but is answered. A
-growth waits for a truncate in work (rule 19). What was written is taken whatever the quotas say;
-the reply tells how far the file may grow from now on.
+A commit of an older file id, from before a truncate to zero, is answered but changes nothing. A
+growth waits for a truncate of the file that has not ended (rule 19). What was written is accepted
+whatever the quotas say; the reply says how far the file may grow from now on.
 """
 
 from dataclasses import replace
@@ -53,7 +53,7 @@ def commit(tx: Transaction, request: Commit, context: Context) -> Committed:
 
 
 def _reply(packed: bytes, before: Inode, context: Context) -> Committed:
-    """before: what the accounts know of the file until this op is merged."""
+    """Makes the reply. before: the attributes that the accounts know until this op is merged."""
     return Committed(packed, size_limit(context, before.attributes))
 
 

@@ -1,7 +1,7 @@
-"""CREATE: make a regular file and open it, or open the one that is there.
+"""CREATE: makes a regular file and opens it, or opens the file that has the name.
 
-A name that belongs to something else than a file is a race of the kernel's lookup with another
-client: ESTALE makes the kernel look again.
+If the name belongs to something else than a file, another client has changed it since the kernel
+looked it up: ESTALE makes the kernel look again.
 """
 
 import stat

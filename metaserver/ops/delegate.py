@@ -1,10 +1,10 @@
 """DELEGATE and CHANGE_BATCH: files that a client makes, and names that it changes, by itself.
 
-DELEGATE gives slots; that it also takes the directory's leases is its footprint and its grant
-(metaserver.leases). CHANGE_BATCH tells what became of slots, and which names are gone or others
-now; a change that is wrong fails alone. Where quotas could refuse a file clients make none: in
-trees that have limits beyond their share, of owners that have some. docs/decisions/
-0013-delegation.md and 0014-removals.md have the whole.
+DELEGATE gives a client slots for files. Its footprint and its grant (in its row) take the leases of
+the directory. CHANGE_BATCH reports the files that were made from slots, and the names that were
+removed or changed; a wrong change fails alone. Clients make no files that quotas could refuse:
+beyond their share in trees with limits, or for owners with limits. docs/decisions/
+0013-delegation.md and 0014-removals.md explain all of this.
 """
 
 import stat
@@ -56,12 +56,12 @@ from metaserver.ops.setattr import set_unasked
 from metaserver.records import dentry_key, inode_key, unpack_dentry, writer_key
 from metaserver.transaction import Transaction
 
-CHANGES_MAX = 1024  # in one batch
+CHANGES_MAX = 1024  # of one batch
 C = TypeVar("C", Birth, Removal, Setting, Move)
 
 
 def delegate(tx: Transaction, request: Delegate, context: Context) -> Delegated:
-    """Raises ENOENT, ENOTDIR for what is no directory with a name; ENOSPC."""
+    """Gives slots. Raises ENOENT or ENOTDIR if it is no directory with a name; ENOSPC."""
     owners = limited_owners(context)
     attributes, share = b"", None
     if request.ino and owners is not None:
@@ -112,7 +112,7 @@ def change_batch(tx: Transaction, request: ChangeBatch, context: Context) -> Cha
 
 
 def _check(request: ChangeBatch) -> None:
-    """Before anything is done. Raises BAD_REQUEST."""
+    """Checks the whole batch before anything is done. Raises BAD_REQUEST."""
     names = len(request.births) + len(request.removals)
     if names + len(request.settings) + len(request.moves) > CHANGES_MAX:
         raise FsError(Status.BAD_REQUEST, f"more than {CHANGES_MAX} changes in one batch")
@@ -143,7 +143,7 @@ def _if_any(statuses: list[int]) -> tuple[int, ...]:
 
 
 class _Batch:
-    """One batch at work; directories change once, at the end."""
+    """One batch while it runs. Each directory changes once, at the end."""
 
     def __init__(self, tx: Transaction, context: Context, request: ChangeBatch) -> None:
         births = zip(request.births, request.proofs, strict=False)
@@ -151,10 +151,10 @@ class _Batch:
         self._tx = tx
         self._context = context
         self._directories: dict[int, Inode] = {}
-        self._times: dict[int, list[int]] = {}  # of the names that came and went
-        self._owners: Counter[Owner] = Counter()  # of files that came, less those that went
+        self._times: dict[int, list[int]] = {}  # by directory, when its names came or went
+        self._owners: Counter[Owner] = Counter()  # files added, less files removed
         self._bytes: Counter[Owner] = Counter()
-        self._born: Counter[tuple[int, int]] = Counter()  # files by directory and its tree
+        self._born: Counter[tuple[int, int]] = Counter()  # new files, by directory and its tree
         self.errors: defaultdict[type, list[int]] = defaultdict(list)  # by kind of change
 
     def change(self, change: Birth | Removal) -> None:
@@ -170,7 +170,7 @@ class _Batch:
         self._try(setting, self._set)
 
     def _try(self, change: C, make: Callable[[C], None]) -> None:
-        """What is wrong fails alone; 0 or the status of the error is noted."""
+        """Makes one change, and notes 0 or the status of its error: a wrong change fails alone."""
         try:
             make(change)
         except FsError as error:
@@ -198,7 +198,8 @@ class _Batch:
         self._touched(removal.parent, removal.time_ns)
 
     def _remove_plain(self, removal: Removal) -> bool:
-        """False: that one is to be removed with all that there may be to it, or not at all."""
+        """Removes an ordinary file on the fast path. Returns False if it must take the slow path,
+        or must not be removed."""
         tx = self._tx
         if len(removal.name) > NAME_LENGTH_MAX:
             return False
@@ -239,7 +240,7 @@ class _Batch:
             charge_many(self._context, owner, count, self._bytes[owner])
 
     def _directory(self, ino: int) -> Inode:
-        """Raises ESTALE, ENOENT, ENOTDIR."""
+        """Loads the directory once for the batch. Raises ESTALE, ENOENT, ENOTDIR."""
         known = self._directories.get(ino)
         if known is None:
             known = self._directories[ino] = load_directory(self._tx, ino)
@@ -247,7 +248,7 @@ class _Batch:
 
 
 def _remove(tx: Transaction, removal: Removal, directory: Inode, context: Context) -> None:
-    """Raises ENOENT; ESTALE: the name is another inode's; EISDIR, EPERM."""
+    """Removes a name. Raises ENOENT; ESTALE if another inode has the name; EISDIR, EPERM."""
     dentry = get_dentry(tx, removal.parent, removal.name)
     inode = _removable(tx, dentry, removal.ino, directory)
     tx.delete(dentry.key)
@@ -256,7 +257,7 @@ def _remove(tx: Transaction, removal: Removal, directory: Inode, context: Contex
 
 
 def _removable(tx: Transaction, dentry: Dentry | None, ino: int, directory: Inode) -> Inode:
-    """What has the name. Raises ESTALE: that is something else; EISDIR, EPERM."""
+    """Returns the inode with the name. Raises ESTALE if it is another inode; EISDIR, EPERM."""
     if dentry is None or dentry.ino != ino:
         raise FsError(Status.ESTALE, "the name is another inode's")
     inode = load(tx, dentry.ino)
@@ -267,7 +268,8 @@ def _removable(tx: Transaction, dentry: Dentry | None, ino: int, directory: Inod
 
 
 def _move(tx: Transaction, move: Move, directory: Inode, context: Context) -> None:
-    """Raises ENOENT, EEXIST; ESTALE: one of the names is another inode's; EISDIR, EPERM."""
+    """Renames a file. Raises ENOENT, EEXIST; ESTALE if another inode has one of the names; EISDIR,
+    EPERM."""
     dentry = get_dentry(tx, move.parent, move.name)
     inode = _removable(tx, dentry, move.ino, directory)
     check_may_add(directory)
@@ -285,7 +287,7 @@ def _move(tx: Transaction, move: Move, directory: Inode, context: Context) -> No
 
 
 def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
-    """The file as the client has it. Raises EEXIST."""
+    """Makes the file as the client has made it. Raises EEXIST."""
     key = new_key(tx, birth.parent, birth.name)
     ino = Ino(birth.ino)
     sessions = context.services.sessions
@@ -309,9 +311,9 @@ def _was_given(tx: Transaction, birth: Birth, proof: bytes, context: Context) ->
 
 
 def _check_slot(tx: Transaction, birth: Birth, proof: bytes, context: Context) -> None:
-    """Slots are known in memory only; what was given before a restart is told by its number, and by
-    its capability where the client's word is not taken. Raises BAD_REQUEST for what is not of a
-    slot of this session."""
+    """Raises BAD_REQUEST if the file is of no slot of this session. Slots are known in memory only.
+    A slot from before a restart is known by its number, and by its capability if the client is not
+    trusted."""
     services = context.services
     ino = Ino(birth.ino)
     given = services.sessions.slots(context.session).get(ino)
@@ -347,8 +349,8 @@ def _granted(request: Delegate, reply: Delegated) -> Iterator[Grant]:
 
 
 def _changed(tx: Transaction, request: ChangeBatch) -> list[Need]:
-    """The directories alone: a batch waits for nobody, as all else of its client comes behind it
-    (docs/decisions/0014-removals.md)."""
+    """Only the directories: a batch waits for no leases on inodes, because all other requests of
+    its client come behind it (docs/decisions/0014-removals.md)."""
     return [Need(Ino(ino), CHANGED_NAMES) for ino in _parents(request)]
 
 
@@ -377,8 +379,8 @@ def _already_held(request: ChangeBatch, reply: Changed) -> Iterator[tuple[Ino, i
 
 
 def _own_directory(tx: Transaction, request: Delegate, key: ClientKey) -> Delegate:
-    """A client whose users are not the cluster's gets no directory, as in a tree that is full: its
-    files are made, and removed, by ordinary requests."""
+    """Takes the directory out of the request of a client whose users are not the cluster's: its
+    files are made and removed by ordinary requests, as in a tree that is full."""
     return request if key.who is None else Delegate(0, 0)
 
 
@@ -388,7 +390,7 @@ def _own_changes(tx: Transaction, request: ChangeBatch, key: ClientKey) -> Chang
     return request
 
 
-# No row has `squash`: clients for which it would matter are given no directory, and are refused.
+# No row has `squash`: a client for which it would matter gets no directory, and is refused batches.
 ROWS: Final = (
     OpRow(
         op=Op.DELEGATE,

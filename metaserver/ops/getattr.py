@@ -1,4 +1,4 @@
-"""GETATTR: the attributes of an inode."""
+"""GETATTR: returns the attributes of an inode."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
 """KEY_CREATE, KEY_LIST, KEY_REVOKE for administrators; SESSION_GRANT and MOUNT_ROOT for clients.
 
-docs/decisions/0020-client-keys.md has the whole. A key is told when it is durable, and so is that
-it was revoked; from the moment of the request its sessions are refused here, and evicted and fenced
-at the storage servers by metaserver.eviction.
+docs/decisions/0020-client-keys.md explains client keys. KEY_CREATE and KEY_REVOKE are answered when
+they are durable. From the request to revoke a key on, its sessions are refused here, and
+metaserver.eviction evicts them and has the storage servers fence them.
 """
 
 import secrets
@@ -157,7 +157,7 @@ def session_grant(tx: Transaction, request: Empty, context: Context) -> SessionG
 
 
 def mount_root(tx: Transaction, request: MountRoot, context: Context) -> Entry:
-    """What is above the key's tree is looked through, and not told of."""
+    """Finds the directory to mount. The reply says nothing of directories above the key's tree."""
     if len(request.names) > INSPECT_NAMES_MAX:
         raise FsError(Status.ENAMETOOLONG, f"a path has at most {INSPECT_NAMES_MAX} names")
     key = context.key
@@ -189,6 +189,6 @@ ROWS: Final = (
     OpRow(op=Op.KEY_LIST, run=key_list, access=Access.ADMIN),
     OpRow(op=Op.KEY_REVOKE, run=key_revoke, access=Access.ADMIN, audited=always),
     OpRow(op=Op.SESSION_GRANT, run=session_grant, access=Access.CONTROL, names=names.no_inodes),
-    # The client takes its leases when it looks; whether the root is in its tree is looked at above.
+    # The client gets its leases with later requests. mount_root() itself checks the key's tree.
     OpRow(op=Op.MOUNT_ROOT, run=mount_root, footprint=footprints.nothing, names=names.no_inodes),
 )

@@ -1,7 +1,8 @@
-"""LEASE_TAKE, LEASE_RETURN, LEASE_RESTORE, LEASES: what clients and
-administrators ask of the table of leases.
+"""LEASE_TAKE, LEASE_RETURN, LEASE_RESTORE, LEASES: requests about leases, of clients and
+administrators.
 
-Taking is the footprint and the grant of the op (metaserver.leases); here is only the inode.
+The footprint and the grant in its row are what makes LEASE_TAKE take leases; the op itself only
+loads the inode.
 """
 
 import stat
@@ -74,8 +75,8 @@ def lease_return(tx: Transaction, request: LeaseReturn, context: Context) -> Emp
 
 
 def lease_restore(tx: Transaction, request: LeaseRestore, context: Context) -> LeaseRestored:
-    """Bytes and names that clients hold go on over a restart: nobody was granted anything since,
-    and whoever is to change them asks first. Else each file in use would be opened once more."""
+    """Restores leases on bytes and names after a restart. Nobody was granted anything since, and a
+    change of these recalls them first. Without this, each file in use would be opened again."""
     session = context.services.sessions.get(context.session)
     if session is None or not session.replaying:
         raise FsError(Status.BAD_REQUEST, "nothing is to be restored")
@@ -122,7 +123,8 @@ def _taken(tx: Transaction, request: LeaseTake) -> list[Need]:
 
 
 def _taken_with(flags: int) -> int:
-    """What LEASE_TAKE of these bits takes: bytes always with size, exclusive with shared."""
+    """Returns what LEASE_TAKE of these bits takes: bytes come with the size, exclusive bits with
+    the shared ones."""
     if flags & (LEASE_DATA_EXCLUSIVE | LEASE_META_EXCLUSIVE):
         return WRITTEN_FILE | LEASE_READER
     if flags & LEASE_DATA:
@@ -154,7 +156,8 @@ def _takes_exclusively(request: LeaseTake) -> bool:
 
 
 def _own_returns(tx: Transaction, request: LeaseReturn, key: ClientKey) -> LeaseReturn:
-    """A return is taken in any case, as others may wait for it; that it says `open` is not."""
+    """Drops `open` for inodes outside of the key's tree. The return itself counts in any case, as
+    others may wait for it."""
     return LeaseReturn(
         tuple(
             replace(item, is_open=False)
@@ -186,7 +189,7 @@ ROWS: Final = (
         names=names.no_inodes,
         rewrite=_own_returns,
     ),
-    # It restores only leases on what the client may read.
+    # It needs no `squash`: it restores only leases on what the client may read.
     OpRow(op=Op.LEASE_RESTORE, run=lease_restore, access=Access.CONTROL, names=_restored),
     OpRow(op=Op.LEASES, run=leases, access=Access.ANY),
 )

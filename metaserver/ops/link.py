@@ -1,4 +1,4 @@
-"""LINK: one more name for anything but a directory, or the first for an O_TMPFILE."""
+"""LINK: adds a name to an inode that is no directory; a file of O_TMPFILE gets its first name."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -48,7 +48,7 @@ def link(tx: Transaction, request: Link, context: Context) -> Entry:
 
 
 def _into_tree(tx: Transaction, inode: Inode, tree: int, context: Context) -> Inode:
-    """A file made without a name goes into the quota tree of its first one. Raises EDQUOT."""
+    """Moves a file without a name into the quota tree of its first name. Raises EDQUOT."""
     if inode.attributes.tree == tree:
         return inode
     check_tree(tx, context, inode.attributes, tree)
@@ -58,7 +58,7 @@ def _into_tree(tx: Transaction, inode: Inode, tree: int, context: Context) -> In
 
 
 def _first_name(tx: Transaction, inode: Inode, context: Context) -> Inode:
-    """A file made without a name is no orphan any more; one that lost its name stays lost."""
+    """Makes a file of O_TMPFILE no orphan any more. A file that lost its last name stays one."""
     flags = inode.attributes.flags
     if not flags & INODE_LINKABLE:
         raise FsError(Status.ENOENT, "the last name is gone")

@@ -1,8 +1,8 @@
-"""LOCK_GET, LOCK_SET, LOCK_EVENTS, LOCK_CANCEL, LOCK_RESTORE, LOCK_LIST: metaserver.locks.table on
-the wire.
+"""LOCK_GET, LOCK_SET, LOCK_EVENTS, LOCK_CANCEL, LOCK_RESTORE, LOCK_LIST: requests to the table of
+locks (metaserver.locks.table).
 
-Locks live in memory: a restarted metaserver is told them again (LOCK_RESTORE) before it serves
-anything. They read and change no records, so they meet no leases and no commits.
+Locks are in memory only: clients restore them at a restarted metaserver (LOCK_RESTORE) before it
+serves anything. These ops read and change no records, so they wait for no leases and no commits.
 """
 
 from collections.abc import Collection, Iterable
@@ -63,7 +63,7 @@ def lock_events(tx: Transaction, request: LockEvents, context: Context) -> LockG
 
 
 def lock_events_key(session: SessionId) -> tuple[str, int]:
-    """What a LOCK_EVENTS of this session is parked under."""
+    """The key under which a LOCK_EVENTS of this session is parked."""
     return "locks", session
 
 
@@ -96,12 +96,12 @@ def _row(context: Context, ino: Ino, owner: Owner, held: LockedRange, is_waiting
 
 
 def _loose_holders(request: LockGet | LockSet, context: Context) -> Collection[SessionId]:
-    """Sessions that may have let go of a lock that is in the way, without saying so yet."""
+    """Sessions that may have dropped a lock that is in the way, without having said so yet."""
     return context.services.locks.loose_holders(_wanted(request, 0, context))
 
 
 def _loose_holders_unless_waiting(request: LockSet, context: Context) -> Collection[SessionId]:
-    """Nobody is asked for a request that waits: one that has a ticket."""
+    """No session has to report for a request that may wait: one that has a ticket."""
     return () if request.ticket else _loose_holders(request, context)
 
 

@@ -1,4 +1,4 @@
-"""LOOKUP: the inode behind a name."""
+"""LOOKUP: returns the attributes of the inode that has a name."""
 
 from typing import Final
 

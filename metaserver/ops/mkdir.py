@@ -1,8 +1,8 @@
-"""MKDIR: a directory with a name.
+"""MKDIR: makes a directory.
 
-Whoever makes it may make files in it by itself at once, as nobody else can know it yet
-(docs/decisions/0013-delegation.md): where DELEGATE would allow it. Nobody is told here whose files
-are refused, so nobody's may be.
+Its client may make files in it by itself at once, if DELEGATE would allow that, because nobody else
+can know the directory yet (docs/decisions/0013-delegation.md). The reply cannot name users with
+limits, so there must be none.
 """
 
 import stat
@@ -33,12 +33,13 @@ def mkdir(tx: Transaction, request: MkDir, context: Context) -> Entry:
 
 
 def _may_delegate(made: Attributes, context: Context) -> bool:
-    is_plain = not made.xattr_count and not made.mode & stat.S_ISGID  # else lanes make no files
+    # Lanes make files only in a directory without xattrs and set-group-id bit.
+    is_plain = not made.xattr_count and not made.mode & stat.S_ISGID
     return is_plain and limited_owners(context) == ((), ()) and not is_limited(context, made.tree)
 
 
 def _granted(request: MkDir, reply: Entry) -> Iterator[Grant]:
-    """The exclusive part is withheld where the directory is not delegated."""
+    """The context withholds the exclusive bits if the directory is not delegated."""
     yield reply.attributes, LEASE_NAMER
 
 

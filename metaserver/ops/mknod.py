@@ -1,7 +1,7 @@
-"""MKNOD: a file, fifo, socket or device with a name.
+"""MKNOD: makes a file, fifo, socket or device.
 
-A regular file made this way (CREATE is the usual one) is answered when it is durable: its reply
-carries no layout, so a replay could choose other targets than the ones already written to.
+For a regular file (which CREATE makes usually) the reply leaves when the file is durable: the reply
+has no layout, so a replay could choose other targets than those already written to.
 """
 
 import stat

@@ -1,9 +1,9 @@
-"""OPEN: this session holds the inode open; a capability for its objects.
+"""OPEN: opens the inode for the session, and returns a capability for its objects.
 
-Who has a file open for writing is also a record of the store (not waited for), because a client
-that died together with the metaserver says its opens to nobody: see metaserver.eviction.
-What lies in its record is moved to its objects before anybody writes, which is not before anybody
-has it open for writing: many who do never write.
+The store also records which sessions have a file open for writing, because a client that dies
+together with the metaserver reports its opens to nobody (metaserver.eviction). The reply does not
+wait for this record. Inline bytes move to objects when a client asks for that (`moves`) because it
+is about to write, not at each open for writing: many clients that open so never write.
 """
 
 from dataclasses import replace
@@ -69,7 +69,7 @@ def _writes(request: Open) -> bool:
 
 
 def _squash(tx: Transaction, request: Open, who: Who) -> Open:
-    """A capability to write reads, too."""
+    """A capability for writing also allows reading."""
     wanted = squash.READ | squash.WRITE if request.writable else squash.READ
     squash.check_may(tx, request.ino, wanted, who)
     return request

@@ -1,11 +1,12 @@
-"""OPEN_AHEAD: a page of a directory, whose files this session may read from now on without a word.
+"""OPEN_AHEAD: opens a page of a directory's files for reading, without a request for each.
 
-For a client that reads one file after another (docs/decisions/0019-open-ahead.md): it gets what an
-OPEN of each would have brought, and holds META and DATA of all of them by their directory
-(docs/decisions/0022-directory-grants.md): nothing is kept here for each file but a bit. Nothing
-waits and nobody is asked for anything. What another session holds or waits for, what is being
-written, what has several names, and what this session has open already, is left out. Doing it again
-grants it again. The grant itself is metaserver.lease_gate's, as of every reply.
+It is for a client that reads one file after another (docs/decisions/0019-open-ahead.md). The client
+gets what an OPEN of each file would return, and holds META and DATA of all of them by their
+directory (docs/decisions/0022-directory-grants.md), so the metaserver keeps only a bit for each.
+
+The op waits for nothing and recalls nothing. It leaves out files that another session holds or
+waits for, that are being written, that have several names, or that this session has open already. A
+repeat grants everything again. metaserver.lease_gate grants, as for every reply.
 """
 
 import stat
@@ -40,10 +41,10 @@ _NAMES = LEASE_META | LEASE_ENTRIES
 
 
 class _Row(NamedTuple):
-    """One of many: what it takes to say which are meant is unpacked, and no more."""
+    """One of many entries. Only the fields that are needed to choose entries are unpacked."""
 
     key: bytes
-    record: bytes  # of the inode: attributes, and what lies behind
+    record: bytes  # of the inode: its attributes, and behind them its layout
 
     @property
     def ino(self) -> Ino:
@@ -60,7 +61,7 @@ def open_ahead(tx: Transaction, request: OpenAhead, context: Context) -> OpenedA
     leases, session, directory = context.services.leases, context.session, Ino(request.ino)
     rows, end = list_page(tx, directory, request.cookie, request.count, _Row)
     if not leases.would_grant(session, directory, _NAMES, context.now_s):
-        rows, end = (), False  # others change it: not now
+        rows, end = (), False  # others change the directory now
     found = [
         row for row in rows if _may_be_granted(row, context) and _may_be_read(tx, row, context)
     ]
@@ -77,8 +78,8 @@ def open_ahead(tx: Transaction, request: OpenAhead, context: Context) -> OpenedA
 
 
 def _may_be_granted(row: _Row, context: Context) -> bool:
-    """An empty file may still be given another layout, which whoever writes it learns as it opens
-    it."""
+    """Whether the session may hold this file by its directory. An empty file may be held so, too:
+    if it gets another layout, its writer hears of that at the open."""
     facts = file_facts(row.record)
     if not stat.S_ISREG(facts.mode) or facts.nlink != 1:
         return False

@@ -1,10 +1,13 @@
-"""QUOTA_SET, QUOTA_LIST, QUOTA_ASSIGN, QUOTA_TELL: quotas, from connections of purpose "admin".
+"""QUOTA_SET, QUOTA_LIST, QUOTA_ASSIGN, QUOTA_TELL: quotas, on connections of purpose "admin".
 
-A tree is made by a walk over what is there, in steps of bounded work, with the place to go on from
-in the request. A directory is assigned before its entries: what is made in it from then on belongs
-to the tree, so the walk misses nothing. A walk that was broken off is begun again.
-Limits hold at the metaserver at once. Clients that write files or make them in delegated
-directories learn of new ones when their exclusive leases are recalled: QUOTA_TELL (its footprint).
+A walk over all entries of a directory makes it a tree, in steps of bounded work; each request has
+the place where the walk goes on. A directory is assigned before its entries: what is made in it
+from then on belongs to the tree, so the walk misses nothing. A walk that was interrupted starts
+again.
+
+Limits apply at the metaserver at once. Clients that write files, or make files in delegated
+directories, learn of new limits when their exclusive leases are recalled: that is the footprint of
+QUOTA_TELL.
 """
 
 from itertools import islice
@@ -48,7 +51,7 @@ from metaserver.records import dentries_after, dentry_cookie, pack_quota, quota_
 from metaserver.transaction import Transaction
 
 _SECOND_NS = 10**9
-_SUM_MAX = (1 << 64) - 1  # what the wire carries
+_SUM_MAX = (1 << 64) - 1  # the largest number on the wire
 
 
 def quota_set(tx: Transaction, request: QuotaSet, context: Context) -> Empty:
@@ -86,8 +89,9 @@ def _check_limits(limits: Limits) -> None:
 
 
 def quota_tell(tx: Transaction, request: QuotaTell, context: Context) -> QuotaTold:
-    """That nobody holds exclusively what the request names is its footprint. Who took it since
-    knew the limits by then."""
+    """Returns the next inodes that a session holds exclusively and that the limits concern. The
+    footprint has recalled those that the request names; who got one of them since knows the
+    limits."""
     context.check_serving()
     account = _account(request.kind, request.number)
     flag = LEASE_ENTRIES_EXCLUSIVE if request.names else LEASE_DATA_EXCLUSIVE
@@ -97,7 +101,8 @@ def quota_tell(tx: Transaction, request: QuotaTell, context: Context) -> QuotaTo
 
 
 def _concerns(tx: Transaction, ino: int, account: AccountId) -> bool:
-    """Anybody may make files in a directory; which tree they are in is known."""
+    """Whether the account's limits may concern the inode. Any user may make files in a directory,
+    but their tree is known."""
     inode = find(tx, ino)
     if inode is None:
         return False
@@ -167,7 +172,7 @@ def quota_assign(tx: Transaction, request: QuotaAssign, context: Context) -> Quo
 
 
 def _tree_above(tx: Transaction, top: Inode) -> int:
-    """The tree that the directory is in when it is no top of one itself."""
+    """The tree in which the directory is, if it is not the top of a tree itself."""
     if top.ino == top.attributes.parent:
         return 0
     return load(tx, top.attributes.parent).attributes.tree
@@ -202,7 +207,8 @@ class _Walk:
         return stack
 
     def _entries(self, place: Place, left: int) -> tuple[int | None, int, int]:
-        """Assign entries until a directory is met: it, the last cookie, and how many are left."""
+        """Assigns entries up to the next directory. Returns that directory, the last cookie, and
+        how many more entries may be assigned."""
         cookie = place.cookie
         page = islice(self._tx.range(*dentries_after(place.ino, cookie)), left)
         for key, value in list(page):
@@ -229,7 +235,7 @@ def _asked_back(tx: Transaction, request: QuotaTell) -> list[Need]:
 
 
 def _begins(request: QuotaAssign) -> bool:
-    """Later steps of a walk get no line of their own."""
+    """Only the first step of a walk gets a line in the audit log."""
     return len(request.stack) <= 1
 
 

@@ -1,7 +1,7 @@
-"""READDIR: a page of a directory behind a cookie, with attributes.
+"""READDIR: returns a page of a directory, behind a cookie, with attributes.
 
-The order is that of name hashes, which never changes, so a page needs no state: an entry that is
-there all the time is seen exactly once.
+Entries are in the order of their name hashes, which never changes. So a page needs no state: an
+entry that exists all the time is seen exactly once.
 """
 
 import struct

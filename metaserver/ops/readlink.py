@@ -1,4 +1,4 @@
-"""READLINK: where a symbolic link points."""
+"""READLINK: returns the target of a symbolic link."""
 
 import stat
 from typing import Final

@@ -1,7 +1,7 @@
-"""RENAME: move a name, replacing or exchanging what has the new one; atomic.
+"""RENAME: moves a name, and replaces or exchanges what has the new name. It is atomic.
 
-Checks come first, then changes: nothing after the first change can fail. Sticky bits and
-permissions are the kernel's (default_permissions).
+All checks come before the first change, after which nothing can fail. The kernel checks sticky bits
+and permissions (default_permissions).
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class _Move:
     new_parent: Inode
     dentry: Dentry
     source: Inode
-    other: Inode | None  # what has the new name
+    other: Inode | None  # the inode that has the new name
 
     @property
     def across(self) -> bool:
@@ -121,7 +121,7 @@ def _check_replaceable(tx: Transaction, move: _Move) -> None:
 
 
 def _check_not_below(tx: Transaction, directory: Inode, root: Inode) -> None:
-    """Raises EINVAL when directory is root or below it."""
+    """Raises EINVAL if directory is root or below root."""
     while directory.ino != directory.attributes.parent:
         if directory.ino == root.ino:
             raise FsError(Status.EINVAL, "a directory cannot move below itself")
@@ -157,8 +157,9 @@ def _move_inode(
 def _tree_after(
     tx: Transaction, inode: Inode, old_parent: Inode, parent: Inode, context: Context
 ) -> int:
-    """The quota tree of what was moved. A file goes over into another; a directory would have to
-    take everything below along: EXDEV, and mv(1) copies. The top of a tree goes anywhere."""
+    """Returns the quota tree of the inode after the move. A file changes into another tree. A
+    directory would have to take everything below along: EXDEV, so that mv(1) copies. The top of a
+    tree may move anywhere."""
     attributes = inode.attributes
     tree = parent.attributes.tree
     if tree in (attributes.tree, old_parent.attributes.tree) or attributes.tree == attributes.ino:

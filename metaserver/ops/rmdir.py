@@ -1,4 +1,4 @@
-"""RMDIR: remove an empty directory."""
+"""RMDIR: removes an empty directory."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """SESSION_OPEN, SESSION_RENEW, SESSION_CLOSE, REPLAY_DONE.
 
-A new session is durable before its id is told. A session of a former incarnation is taken up by
-its client, which replays and says REPLAY_DONE; until all have, new clients wait (rule 18).
+A new session is durable before its client gets the id. A session from before a restart goes on with
+its client, which replays and sends REPLAY_DONE. New clients wait until all have done so (rule 18).
 """
 
 from dataclasses import replace
@@ -70,7 +70,8 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
 
 
 def _begin_life(tx: Transaction, session: Session, context: Context) -> None:
-    """Another process goes on: its request ids are none that any process of the session had."""
+    """Another process of the client goes on with the session. Its request ids differ from those of
+    all processes before."""
     if session.lives >= LIVES_MAX:
         raise FsError(Status.UNKNOWN_SESSION, "too many processes have gone on with the session")
     session.lives += 1
@@ -85,7 +86,7 @@ def _put_record(tx: Transaction, session: Session) -> None:
 
 
 def _locks_of(session: SessionId, context: Context) -> tuple[HeldLock, ...]:
-    """What it holds, when nobody of it waits any more."""
+    """Returns the locks that the session holds; requests that wait for locks are dropped."""
     table = context.services.locks
     table.stop_waiting(session)
     return tuple(
@@ -100,14 +101,16 @@ def _is_directory(tx: Transaction, ino: int) -> bool:
 
 
 def durable_for(session: Session, context: Context) -> Txn:
-    """What this client may take for durable: until it has replayed, only what the store held at
-    the start of the recovery, as its own transaction numbers are of a former incarnation."""
+    """Returns the transaction up to which the client may believe everything durable. Until it has
+    replayed, that is what the store held when the recovery began, because its own transaction
+    numbers are of a former incarnation."""
     progress = context.services.progress
     return progress.recovery_txn if session.replaying else progress.durable
 
 
 def _check_room(context: Context) -> None:
-    """A session costs memory, and a record: a connection opens one, a key not ever more."""
+    """Raises if there may be no more sessions: of this connection, of the key, or at all. A session
+    costs memory and a record."""
     sessions, key = context.services.sessions, context.key
     if sessions.get(context.session) is not None:
         raise FsError(Status.BAD_REQUEST, "this connection has a session")
@@ -133,7 +136,7 @@ def _new(tx: Transaction, request: SessionOpen, context: Context) -> Session:
         opened_ns=context.now_ns,
         renewed_s=context.now_s,
         key=context.key,
-        lives=request.answered // IDS_OF_A_LIFE,  # a client that was evicted counts on
+        lives=request.answered // IDS_OF_A_LIFE,  # a client that was evicted goes on counting
     )
     if not 0 <= session.lives <= LIVES_MAX:
         raise FsError(Status.BAD_REQUEST, "no client has answered so many requests")
@@ -170,7 +173,7 @@ def session_close(tx: Transaction, request: Empty, context: Context) -> Empty:
 
 
 def forget_session(tx: Transaction, session: SessionId) -> None:
-    """Drop its record, its stored replies, and what it had open for writing."""
+    """Deletes its record, its stored replies, and the records of what it had open for writing."""
     tx.delete(session_key(session))
     delete_range(tx, *replies_of(session))
     delete_range(tx, *written_of(session))

@@ -1,12 +1,13 @@
-"""SETATTR: mode, owner, size and times of an inode.
+"""SETATTR: sets mode, owner, size and times of an inode.
 
-What the writer's lanes know and the metaserver not yet is merged first. A change of size:
-- to zero gives the file a new file id on fresh targets (or on those of a file that it will be a
-  copy of) and dooms the old objects: no waiting;
-- growth is just the number;
-- a shrink commits size, truncate epoch and intent, and is answered when every target has cut;
-- of what lies in its record nothing but the record changes.
-The set-id bits and security.capability go with a change of owner, and where the kernel says so.
+First, what the writer's lanes know and the metaserver does not know yet is merged. Then the size:
+- A truncate to zero gives the file a new file id on fresh targets (or on those of a file of which
+  it will be a copy) and queues the old objects for deletion. It waits for nothing.
+- A growth changes only the number.
+- A shrink commits size, truncate epoch and intent. It is answered when every target has cut.
+- For a file with inline bytes only the record changes.
+A change of owner removes the set-id bits and security.capability, and so does a request in which
+the kernel asks for it.
 """
 
 import stat
@@ -90,12 +91,12 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
 
 
 def set_unasked(tx: Transaction, setting: Setting, context: Context) -> None:
-    """What a client set by itself, of a file that it alone may write. Raises ESTALE; EPERM of one
-    that is protected; BAD_REQUEST for what cannot be set so."""
+    """Sets what a client has set by itself on a file that only this client may write. Raises
+    ESTALE; EPERM if the file is protected; BAD_REQUEST for attributes that cannot be set so."""
     if setting.valid & ~_SET_UNASKED:
         raise FsError(Status.BAD_REQUEST, f"unknown attributes {setting.valid:#x}")
     inode = load(tx, setting.ino)
-    ctime_ns = max(setting.ctime_ns, inode.attributes.ctime_ns)  # a move of its batch comes before
+    ctime_ns = max(setting.ctime_ns, inode.attributes.ctime_ns)  # a move in the batch ran before
     request = SetAttr(
         setting.ino,
         setting.valid,
@@ -180,7 +181,7 @@ def _change_owner_and_mode(
 ) -> Inode:
     attributes = inode.attributes
     valid = request.valid
-    if inode.is_directory:  # keeps what a file would lose
+    if inode.is_directory:  # a directory keeps its set-id bits
         valid &= ~SET_KILL_SUIDGID
     owner = bool(valid & (SET_UID | SET_GID)) and not inode.is_directory
     if owner or valid & (SET_KILL_SUIDGID | SET_SIZE):
@@ -277,7 +278,8 @@ def _squash(tx: Transaction, request: SetAttr, who: Who) -> SetAttr:
 
 
 def _new_owner(uid: int, wanted: int, who: Who) -> int:
-    """Giving it to whom it belongs already is no change, whatever the client is shown of it."""
+    """Returns the new owner. To give a file to its owner is no change, whatever id of the owner
+    the client was shown."""
     new = uid if wanted == who.uids.to_client(uid) else who.uids.to_cluster(wanted)
     if new == uid:
         return uid

@@ -1,9 +1,11 @@
-"""STATFS: room in bytes from heartbeats, inodes from the count kept with every commit, and room for
-inodes from what the store takes for one: as full as the store is, so full are they. A new file with
-bytes also needs an inode of a target, so there are no more free than the targets have.
+"""STATFS: returns the size of the file system, and how much of it is free.
 
-In a tree that has limits the room is that of the tree, as `df` shows a project's quota on a local
-file system: its limit is the size, and no more is free than it and the cluster both have.
+Bytes come from heartbeats. The number of inodes is counted with every commit; the number of free
+ones comes from the free bytes of the store, and from what one inode needs there. A new file with
+bytes also needs an inode on a target, so there are no more free inodes than targets have.
+
+In a tree with limits, the limit is the size, as `df` shows a project's quota on a local file
+system; no more is free than both the limit and the cluster have.
 """
 
 from dataclasses import replace
@@ -19,8 +21,8 @@ from metaserver.ops.row import OpRow
 from metaserver.quota.table import Account
 from metaserver.transaction import Transaction
 
-_INODE_SIZE: Final = 1024  # bytes of the store per inode with its name, about
-_INODES_FIRST: Final = 100  # fewer tell no size
+_INODE_SIZE: Final = 1024  # bytes of the store for one inode with its name, about
+_INODES_FIRST: Final = 100  # with fewer inodes, their average size means nothing
 
 
 def statfs(tx: Transaction, request: StatFs, context: Context) -> StatFsReply:
@@ -32,7 +34,7 @@ def statfs(tx: Transaction, request: StatFs, context: Context) -> StatFsReply:
 
 
 def measure(services: Services) -> StatFsReply:
-    """Inodes as the metadata store alone limits them."""
+    """Returns the sizes, with inodes as the metadata store alone limits them."""
     progress = services.progress
     room, inodes = progress.room, progress.inodes
     size = max(_INODE_SIZE, room.used // max(inodes, _INODES_FIRST))
@@ -68,7 +70,7 @@ def _within(whole: StatFsReply, tree: Account) -> StatFsReply:
 
 
 def _narrow(room: tuple[int, int], limit: int, used: int) -> tuple[int, int]:
-    """Total and free, within a limit, 0 of which is none."""
+    """Returns total and free room within a limit; limit 0 means none."""
     total, free = room
     return (min(total, limit), min(free, max(0, limit - used))) if limit else room
 

@@ -1,4 +1,4 @@
-"""STATUS: the whole cluster as the metaserver sees it, in one reply."""
+"""STATUS: returns the state of the whole cluster in one reply, as the metaserver sees it."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""SYMLINK: a symbolic link with a name."""
+"""SYMLINK: makes a symbolic link."""
 
 import stat
 from typing import Final

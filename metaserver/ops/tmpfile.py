@@ -1,6 +1,6 @@
-"""TMPFILE: make a regular file without a name and open it (O_TMPFILE).
+"""TMPFILE: makes a regular file without a name and opens it (O_TMPFILE).
 
-It is an orphan until LINK names it: it goes when its session closes it, or ends.
+The file is an orphan until LINK gives it a name: it is removed when its session closes it or ends.
 """
 
 import stat
@@ -34,7 +34,7 @@ ROWS: Final = (
     OpRow(
         op=Op.TMPFILE,
         run=tmpfile,
-        footprint=footprints.nothing,  # the directory gives it group and ACL, nothing more
+        footprint=footprints.nothing,  # of the directory it uses only group and ACL
         grants=_granted,
         names=names.its_parent,
         squash=squash.make,

@@ -1,8 +1,9 @@
-"""TRASH_*: what becomes of removed names, from connections of purpose "admin".
+"""TRASH_*: which trees have a trash, and what is done with its entries, on connections of purpose
+"admin".
 
-A restore waits for those who hold leases on the directory and the inodes, as a rename would (its
-footprint); a purge waits for nobody: whoever has the file open keeps it until the close.
-Both are durable when they are answered, so that none has to be replayed.
+A restore recalls leases on the directory and the inodes, as a rename does (its footprint). A purge
+waits for nobody: a client that has the file open keeps it until it closes the file. Both are
+durable when they are answered, so neither has to be replayed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -76,7 +77,8 @@ def trash_set(tx: Transaction, request: TrashSet, context: Context) -> TrashDone
 
 
 def _state_off(tx: Transaction, directory: Inode, context: Context) -> TreeState:
-    """It must be remembered only where a directory above has a trash."""
+    """Returns the state of a tree whose trash is turned off. It is remembered only if a directory
+    above has a trash."""
     above = directory.attributes.parent
     if above != directory.ino and tree_of(tx, above, context):
         return TreeState.OFF
@@ -190,7 +192,7 @@ def trash_restore(tx: Transaction, request: TrashRestore, context: Context) -> T
 
 
 def _restore(tx: Transaction, old: int, item: TrashItem, directory: Inode, context: Context) -> int:
-    """1 for a directory. Raises before it changes anything."""
+    """Restores one entry. Returns 1 for a directory, else 0. Raises before it changes anything."""
     entry = find_entry(tx, old, item.name, item.ino)
     if entry is None:
         raise FsError(Status.ENOENT, "it is not in the trash")
@@ -210,7 +212,7 @@ def _restore(tx: Transaction, old: int, item: TrashItem, directory: Inode, conte
 
 
 def _quota_tree(tx: Transaction, inode: Inode, directory: Inode, context: Context) -> int:
-    """As with a rename. Raises EXDEV, EDQUOT."""
+    """Returns the quota tree of the restored inode, as for a rename. Raises EXDEV, EDQUOT."""
     mine, there = inode.attributes.tree, directory.attributes.tree
     if mine in (there, inode.ino):
         return mine
@@ -246,7 +248,8 @@ def _listed(tx: Transaction, request: TrashList) -> list[Need]:
 
 
 def _listed_by_age(tx: Transaction, request: TrashByAge) -> list[Need]:
-    """The tree's own directory: what was removed a moment ago further down may be missing."""
+    """Only the tree's own directory: names that were removed further down a moment ago may be
+    missing."""
     return [Need(Ino(request.tree), SENT_NAMES)]
 
 

@@ -1,4 +1,4 @@
-"""UNLINK: take a name from anything but a directory."""
+"""UNLINK: removes a name of an inode that is no directory."""
 
 from typing import Final
 

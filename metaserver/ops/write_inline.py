@@ -1,9 +1,10 @@
-"""WRITE_INLINE: bytes of a file that lies in its inode's record, and stays there.
+"""WRITE_INLINE: writes bytes of a file whose bytes lie in its inode's record, and stay there.
 
-One transaction, as a change of attributes is: no storage server is asked
-(docs/decisions/0037-inline-data.md). ESTALE where that cannot be: the file has objects, or would
-be longer than what may lie in a record. Its writer then asks for objects, by an OPEN that `moves`.
-Whether it is open for writing is not looked at: replayed, it may be closed by now.
+It is one transaction, like a change of attributes, and needs no storage server
+(docs/decisions/0037-inline-data.md). It fails with ESTALE if the file has objects, or would become
+too long for a record. The writer then gets objects by an OPEN with `moves`. The op does not check
+whether the session has the file open for writing, because the file may be closed when this is
+replayed.
 """
 
 from typing import Final

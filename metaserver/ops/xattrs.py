@@ -1,10 +1,10 @@
 """GETXATTR, SETXATTR, LISTXATTR, REMOVEXATTR.
 
-Namespaces: user, trusted, security and the two POSIX ACLs of system; who may is the kernel's.
-Setting an access ACL sets the mode; one that says no more than the mode is not stored. The client
-asks for the set-group-id bit to be cleared with it when its caller is not in the file's group.
-`braidfs.layout` is the layout of a file, or what a directory says of new files in it
-(metaserver.namespace.layouts); it is not listed, so that copies of xattrs leave it alone.
+There are the namespaces user, trusted and security, and the two POSIX ACLs of system. The kernel
+checks permissions. Setting an access ACL sets the mode; an ACL that says no more than the mode is
+not stored. The client asks to clear the set-group-id bit with it if its caller is not in the file's
+group. `braidfs.layout` is the layout of a file, or a directory's default for new files
+(metaserver.namespace.layouts); it is not listed, so that tools that copy xattrs leave it out.
 """
 
 import stat
@@ -115,7 +115,7 @@ def _check_name(name: bytes) -> None:
 def _set_access(
     tx: Transaction, inode: Inode, value: bytes, context: Context, kept: int = ~0
 ) -> Entry:
-    """kept: the bits of the mode that the caller may keep."""
+    """Sets an access ACL. kept: the bits of the mode that the caller may keep."""
     if stat.S_ISLNK(inode.attributes.mode):
         raise FsError(Status.EOPNOTSUPP, "a symbolic link has no ACL")
     access = acl.unpack_acl(value)
@@ -156,7 +156,7 @@ def _check_names(tx: Transaction, inode: Inode, name: bytes) -> None:
 
 
 def _put(tx: Transaction, inode: Inode, name: bytes, value: bytes, context: Context) -> Inode:
-    """Raises EDQUOT."""
+    """Writes the xattr and charges it. Raises EDQUOT."""
     key = xattr_key(inode.ino, name)
     old = tx.get(key)
     more = len(name) + len(value) if old is None else len(value) - len(old)
@@ -166,7 +166,7 @@ def _put(tx: Transaction, inode: Inode, name: bytes, value: bytes, context: Cont
 
 
 def _remove(tx: Transaction, inode: Inode, name: bytes, context: Context) -> Inode:
-    """If it is there."""
+    """Removes the xattr if it exists."""
     key = xattr_key(inode.ino, name)
     old = tx.get(key)
     if old is None:

@@ -1,8 +1,8 @@
-"""Keys and values of the store (docs/INTERFACES.md, section 5): the one place that knows them.
+"""Keys and values of the store (docs/INTERFACES.md, section 5). No other module knows their form.
 
-Keys are a letter and big-endian integers, so that their order is the order of the numbers. Values
-are packed records, or msgpack of the frozen dataclasses at the end (fscommon.wire.codec). What the
-records mean is namespace/, sessions, membership.
+A key is a letter and big-endian integers, so keys are in the order of these numbers. Values are
+packed records, or msgpack of the frozen dataclasses below (fscommon.wire.codec). What the records
+mean is in namespace/, sessions and membership.
 """
 
 import struct
@@ -18,7 +18,7 @@ from fscommon.types import Ino, RequestId, Txn
 from fscommon.wire.codec import decode
 from fscommon.wire.keys import IdMap
 
-COOKIE_FIRST: Final = 3  # 0 starts, 1 and 2 are . and ..
+COOKIE_FIRST: Final = 3  # 0 starts a listing, 1 and 2 are . and ..
 _HASH_END: Final = 1 << 63
 
 _ONE: Final = struct.Struct(">cQ")
@@ -27,7 +27,7 @@ _THREE: Final = struct.Struct(">cQQQ")
 _DENTRY: Final = struct.Struct("<QB")
 _REPLY: Final = struct.Struct("<QHH")  # transaction, format, op
 _REPLY_HASH: Final = struct.Struct("<Q")
-_HASHED: Final = 1  # the format in which the hash of the request follows; 0: of before
+_HASHED: Final = 1  # the format with the hash of the request; 0: the former one, without
 _INTENT: Final = struct.Struct("<QI")
 _NUMBER: Final = struct.Struct("<Q")
 _QUOTA: Final = struct.Struct("<16sq5Q2q")
@@ -48,7 +48,7 @@ def dentry_key(parent: int, name: bytes) -> bytes:
 
 
 def dentries_after(parent: int, cookie: int) -> tuple[bytes, bytes]:
-    """The keys of parent's dentries behind the cookie: start, end."""
+    """Returns start and end of the keys of parent's dentries behind the cookie."""
     first = cookie - COOKIE_FIRST + 1 if cookie >= COOKIE_FIRST else 0
     return _TWO.pack(b"D", parent, min(first, _HASH_END)), _TWO.pack(b"D", parent, _HASH_END)
 
@@ -155,34 +155,34 @@ def quota_account(key: bytes) -> AccountId:
 
 
 def kept_key(directory: int, hashed: int, ino: int) -> bytes:
-    """An entry of the trash, by the directory that it was removed from."""
+    """Returns the key of an entry of the trash, by the directory from which it was removed."""
     return _THREE.pack(b"B", directory, hashed, ino)
 
 
 def kept_after(directory: int, hashed: int, ino: int) -> tuple[bytes, bytes]:
-    """The keys of a directory's entries behind this one: start, end."""
+    """Returns start and end of the keys of a directory's entries behind this one."""
     start = kept_key(directory, hashed, ino)
     return start + b"\0", _TWO.pack(b"B", directory, _HASH_END)
 
 
 def kept_place(key: bytes) -> tuple[Ino, int, Ino]:
-    """Directory, hash of the name, inode."""
+    """Returns directory, hash of the name, and inode."""
     _, directory, hashed, ino = _THREE.unpack(key)
     return Ino(directory), int(hashed), Ino(ino)
 
 
 def aged_key(tree: int, removed_ns: int, ino: int) -> bytes:
-    """The same entry, by its age."""
+    """Returns the key of the same entry, by its age."""
     return _THREE.pack(b"E", tree, removed_ns, ino)
 
 
 def aged_after(tree: int, removed_ns: int, ino: int) -> tuple[bytes, bytes]:
-    """The keys of the entries of a tree that were removed later."""
+    """Returns start and end of the keys of a tree's entries that were removed later."""
     return aged_key(tree, removed_ns, ino) + b"\0", _ONE.pack(b"E", tree) + b"\xff" * 17
 
 
 def aged_until(tree: int, removed_ns: int) -> tuple[bytes, bytes]:
-    """The keys of the entries that were removed by then."""
+    """Returns start and end of the keys of the entries that were removed by then."""
     return aged_key(tree, 0, 0), aged_key(tree, removed_ns + 1, 0)
 
 
@@ -191,7 +191,7 @@ def pack_aged(directory: int, hashed: int) -> bytes:
 
 
 def kept_of_aged(key: bytes, value: bytes) -> bytes:
-    """The key of the entry itself."""
+    """Returns the key of the entry by its directory."""
     _, _, _, ino = _THREE.unpack(key)
     directory, hashed = _KEPT.unpack(value)
     return kept_key(directory, hashed, ino)
@@ -202,7 +202,7 @@ def trash_tree_key(ino: int) -> bytes:
 
 
 def number_of(key: bytes) -> int:
-    """The number behind the letter."""
+    """Returns the number behind the letter."""
     return int(_ONE.unpack_from(key)[1])
 
 
@@ -216,12 +216,12 @@ def meta_key(name: str) -> bytes:
 
 SCHEMA_KEY: Final = meta_key("schema")
 CLUSTER_KEY: Final = meta_key("cluster")
-INO_END_KEY: Final = meta_key("ino_end")  # numbers from here on were never given to anybody
+INO_END_KEY: Final = meta_key("ino_end")  # numbers from here on were never given
 MAP_EPOCH_KEY: Final = meta_key("map_epoch")
 TXN_KEY: Final = meta_key("txn")
 INODES_KEY: Final = meta_key("inodes")
-QUOTA_KEY: Final = meta_key("quota")  # there is a `Q` record of whoever has something
-QUOTA_COUNTS: Final = b"xattrs"  # that value of it: xattrs are counted, too
+QUOTA_KEY: Final = meta_key("quota")  # if it exists, the `Q` records are complete
+QUOTA_COUNTS: Final = b"xattrs"  # its value where accounts include xattrs
 RECOVERY_KEY: Final = meta_key("recovery")  # the last txn when the unfinished recovery began
 SCHEMA_VERSION: Final = 1
 
@@ -231,14 +231,14 @@ def pack_number(value: int) -> bytes:
 
 
 def unpack_number(value: bytes | None) -> int:
-    """0 when there is no record."""
+    """Returns the number; 0 if there is no record."""
     return 0 if value is None else int(_NUMBER.unpack(value)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """The answer of a successful mutation, kept until the client needs it no more. request_hash:
-    of the body that it answered; None in a record of before these were kept."""
+    """The reply to a successful mutation, kept until the client does not need it any more.
+    request_hash: of the body of the request; None in records of a former release."""
 
     txn: Txn
     op: int
@@ -246,7 +246,7 @@ class StoredReply:
     request_hash: int | None
 
     def answers(self, op: int, request_hash: int) -> bool:
-        """Whether it answered that very request."""
+        """Whether it is the reply to exactly this request."""
         return self.op == op and self.request_hash in (None, request_hash)
 
 
@@ -264,8 +264,8 @@ def unpack_reply(value: bytes) -> StoredReply:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A file must be cut to size at every target before it may grow again (rule 19); of a layout
-    with inline bytes: these must be in its objects before anybody opens it."""
+    """A file must be cut to size at every target before it may grow again (rule 19). If the layout
+    has inline bytes, these must be in its objects before anybody opens the file."""
 
     size: int
     epoch: int
@@ -284,8 +284,8 @@ def unpack_intent(value: bytes) -> Intent:
 
 @dataclass(frozen=True, slots=True)
 class QuotaRecord:
-    """bytes: 128 bits, as the sum of sparse files may need. since_ns: when the soft limit was
-    exceeded, 0: it is not."""
+    """One account. bytes has 128 bits, because the sum of sparse files may need them. *_since_ns:
+    when the soft limit was exceeded; 0: it is not exceeded."""
 
     bytes: int
     inodes: int
@@ -318,7 +318,7 @@ def unpack_quota(value: bytes) -> QuotaRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeptRecord:
-    """An entry of the trash. tree: whose rules hold for it."""
+    """An entry of the trash. tree: the tree whose rules apply to it."""
 
     tree: int
     removed_ns: int
@@ -336,7 +336,7 @@ def unpack_kept(value: bytes) -> KeptRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrashTreeRecord:
-    """inodes: in its trash."""
+    """A tree with a trash. inodes: the number of inodes in its trash."""
 
     state: int
     expiry_s: int
@@ -359,20 +359,20 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyedSessionRecord(SessionRecord):
-    """key: id of the one that the client has of its own; 0: it has none."""
+    """A session. key: the id of the client's own key; 0: it has none."""
 
     key: U64
 
 
 @dataclass(frozen=True, slots=True)
 class LivedSessionRecord(KeyedSessionRecord):
-    """lives: which processes have gone on with it, see metaserver.sessions."""
+    """A session. lives: how many more processes have gone on with it (metaserver.sessions)."""
 
     lives: U64
 
 
 def unpack_session(value: bytes) -> LivedSessionRecord:
-    """Of this or a former release."""
+    """Returns the record, also if a former release has written it."""
     try:
         return decode(LivedSessionRecord, value)
     except ProtocolError:
@@ -387,7 +387,7 @@ def unpack_session(value: bytes) -> LivedSessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """metaserver.keys.ClientKey."""
+    """A key of a client: see metaserver.keys.ClientKey."""
 
     name: Text
     root: U64
@@ -400,7 +400,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class MappedKeyRecord(KeyRecord):
-    """Of a key for a client whose users have other numbers here."""
+    """A key for a client whose users have other ids in the cluster."""
 
     ids: IdMap
 
@@ -421,7 +421,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
-    """incarnation: the newest that the target was heard to have; 0: not known."""
+    """A target. incarnation: the newest one that it has reported; 0: unknown."""
 
     uuid: Token
     node: U64
@@ -433,7 +433,7 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True)
 class FormerTargetRecord:
-    """As earlier releases wrote it."""
+    """A target, as earlier releases wrote it."""
 
     uuid: Token
     node: U64

@@ -1,8 +1,9 @@
-"""braidfs-metaserver: the composition root; connections and tasks around the engine.
+"""braidfs-metaserver: the composition root, with connections and tasks around the engine.
 
-Each connection has one task that receives batches of frames, runs them and sends their replies in
-one go, and one that sends replies released later. Requests never wait here except for the
-connection's own slow peer and for too many uncommitted records; what else waits is the engine's.
+Each connection has two tasks. One receives batches of frames, runs them, and sends their replies
+together; the other sends replies that are released later. Requests wait here only for a slow peer
+of their own connection, and while too many records are uncommitted. All other waiting is in the
+engine.
 """
 
 import functools
@@ -50,7 +51,7 @@ from metaserver.truncation import Truncation
 
 PROGRAM: Final = "braidfs-metaserver"
 _GAUGES_S: Final = 1.0
-_REFUSALS_S: Final = 60.0  # between two lines that a peer can cause
+_REFUSALS_S: Final = 60.0  # at least so long between two log lines that a peer can cause
 _STATES: Final = ("up", "down", "full", "draining", "joining")
 
 
@@ -88,7 +89,7 @@ class Metaserver:
         self.engine.failed = self._failed
         self._refusals = RateLimit(_REFUSALS_S)
         self._peers = Peers(self._log, self._now)
-        # A label's lookup costs more than an observation.
+        # The lookup of a label costs more than an observation.
         self._observers: dict[Op, Callable[[float], None]] = {}
         self._committer = Committer(self.engine, store, metrics, config.commit_interval_ms / 1000)
         self._truncation: Truncation | None = None
@@ -135,7 +136,7 @@ class Metaserver:
         )
 
     def _client_key(self, hello: KeyedHello) -> bytes | None:
-        """Also of one that is good no longer: its client is told so in answer to its requests."""
+        """Returns the key also if it is not valid any more: replies to its client say so."""
         services = self.engine.services
         if services.keys.get(hello.key) is None:
             return None
@@ -207,7 +208,7 @@ class Metaserver:
             connection.waits(-len(outgoing))
 
     async def _make_room(self, connection: Connection, stream: FrameStream) -> None:
-        """Too much is uncommitted for what the store can take."""
+        """Waits while more is uncommitted than the store has room for."""
         self._after_requests()
         await self._flush(connection, stream)
         await self._committer.room()
@@ -251,7 +252,7 @@ class Metaserver:
         while True:
             self._show()
             self._peers.end_late()
-            self._after_requests()  # intents of evictions
+            self._after_requests()  # evictions make intents
             await trio.sleep(_GAUGES_S)
 
     async def _serve_page(self) -> None:
@@ -309,7 +310,7 @@ class Metaserver:
 
 
 class _Signal:
-    """Wakes one task, any number of times."""
+    """Wakes one task, as often as needed."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -323,7 +324,7 @@ class _Signal:
 
 
 def _known_purpose(purpose: str) -> str:
-    """A label that peers cannot invent."""
+    """Returns a label for metrics: not one that a peer has invented."""
     return purpose if purpose in ("meta", "recall", "server", "admin", "data") else "other"
 
 

@@ -1,13 +1,13 @@
-"""Clients with a session: when each was last heard of, and which inodes each holds open.
+"""Clients with a session: when each was last heard, and which inodes each has open.
 
-In memory; the `S` record keeps a session over a restart, after which the client says again what
-it has open. Ids are random, so an old client is never taken for a new one. `version` changes with
-every change of the set of sessions; storage servers compare it with theirs (rule 15).
+The table is in memory. An `S` record keeps a session over a restart; the client then reports again
+what it has open. Ids are random, so an old client is never mistaken for a new one. `version`
+changes with every change of the set of sessions; storage servers compare it with theirs (rule 15).
 
-Request ids never repeat within a session, whoever of the client and the metaserver was killed, or
-both: each process that goes on with the session is another life of it, counted in its record before
-the process is answered, and has a range of ids of its own.
-Evicting an expired session is metaserver.eviction; stored replies are metaserver.engine.
+Request ids never repeat within a session, even if client and metaserver are both killed: each
+process of the client that goes on with the session is another life of the session, with its own
+range of ids. The record counts the life before the process gets a reply.
+metaserver.eviction evicts expired sessions; metaserver.engine has the stored replies.
 """
 
 import secrets
@@ -24,12 +24,14 @@ from metaserver.keys import ClientKey
 SYSTEM_SESSION: Final = SessionId(0)  # the metaserver's own transactions
 _OPENS_MAX: Final = 1 << 20  # per session
 _EPOCH_END: Final = 1 << 63
-SLOTS_MAX: Final = 4096  # of one session, not used yet
+SLOTS_MAX: Final = 4096  # unused ones of one session
 SLOTS_OUTDATED_MAX: Final = 4 * SLOTS_MAX
-EMPTY_MAX: Final = 256  # directories of one session that it holds exclusively since it made them
-EMPTY_S: Final = 60.0  # lately: those that are empty for longer are counted no more
-IDS_OF_A_LIFE: Final = 1 << 44  # requests of one process: 50,000 a second for ten years
-LIVES_MAX: Final = 1 << 18  # ids stay below 2^62
+# Directories that a session has made and holds exclusively, as long as they are empty: so many, of
+# those that it made in the last EMPTY_S.
+EMPTY_MAX: Final = 256
+EMPTY_S: Final = 60.0
+IDS_OF_A_LIFE: Final = 1 << 44  # request ids of one process: 50,000 a second for ten years
+LIVES_MAX: Final = 1 << 18  # so that ids stay below 2^62
 
 
 @dataclass(slots=True)
@@ -38,26 +40,26 @@ class Session:
     node: str
     opened_ns: int
     renewed_s: float  # monotonic
-    key: ClientKey | None = None  # the client's own, None: it has the cluster key
+    key: ClientKey | None = None  # the client's own key; None: it has the cluster key
     opens: dict[Ino, bool] = field(default_factory=dict)  # True: for writing
-    heard: int = 0  # newest request id received
-    lives: int = 0  # the present one's request ids begin at lives * IDS_OF_A_LIFE
-    newest: int = 0  # request id of the mutations run
-    # ids of stored replies, in order
+    heard: int = 0  # the newest request id received
+    lives: int = 0  # request ids of the present process begin at lives * IDS_OF_A_LIFE
+    newest: int = 0  # the newest request id of a mutation that has run
+    # The ids of stored replies, in order.
     stored: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
-    created: dict[RequestId, Ino] = field(default_factory=dict)  # of the stored replies of CREATE
+    created: dict[RequestId, Ino] = field(default_factory=dict)  # by stored replies of CREATE
     unsure: set[Ino] = field(default_factory=set)  # created, perhaps open: see Sessions.reassert
-    slots: dict[Ino, bytes] = field(default_factory=dict)  # layouts of inodes that it may make
-    slots_outdated: int = 0  # of these: not to be used any more, so others are given in their place
-    # Directories that it holds exclusively since it made them then, empty until now.
+    slots: dict[Ino, bytes] = field(default_factory=dict)  # inodes that it may make, with layouts
+    slots_outdated: int = 0  # slots that must not be used any more: others replace them
+    # Directories that it has made, holds exclusively and has left empty, with the time of each.
     empty: OrderedDict[Ino, float] = field(default_factory=OrderedDict)
-    replaying: bool = False  # of a former incarnation, REPLAY_DONE has not come yet
-    condemned: bool = False  # an administrator wants it evicted
+    replaying: bool = False  # from before a restart, and REPLAY_DONE has not come yet
+    condemned: bool = False  # it is to be evicted
     requests: int = 0  # since this metaserver started
-    traffic: Traffic = NO_TRAFFIC  # as the client said
-    paths: tuple[BytesPath, ...] = ()  # as the client said
-    reported_s: float | None = None  # when it did
-    map_epoch: int = 0  # of the newest cluster map that it was sent
+    traffic: Traffic = NO_TRAFFIC  # reported by the client
+    paths: tuple[BytesPath, ...] = ()  # reported by the client
+    reported_s: float | None = None  # when it reported these
+    map_epoch: int = 0  # of the newest cluster map that was sent to it
 
 
 class Sessions:
@@ -69,22 +71,23 @@ class Sessions:
         self._sole_until_s = 0.0
         self._no_sole_until_s = 0.0
         self.orphans: set[Ino] = set()  # inodes without a name
-        self.reapable: set[Ino] = set()  # orphans that nobody holds open; the reaper takes them
-        self._lingering: dict[Ino, float] = {}  # orphans that may be opened until then
+        self.reapable: set[Ino] = set()  # orphans that nobody has open; the reaper takes them
+        self._lingering: dict[Ino, float] = {}  # orphans that may be opened until this time
 
     def __contains__(self, session: SessionId) -> bool:
         return session in self._sessions
 
     def sole(self, now_s: float) -> bool:
-        """There is one session and it may be told so: no other is opened for SOLE_LEASE_S."""
+        """Whether there is only one session. Its replies may say so: no other session is opened for
+        the next SOLE_LEASE_S."""
         if len(self._sessions) != 1 or now_s < self._no_sole_until_s:
             return False
         self._sole_until_s = now_s + SOLE_LEASE_S
         return True
 
     def end_sole(self, now_s: float) -> bool:
-        """A second session wants to open: tell nobody any more that it is alone. True when the
-        last who was told so believes it no longer."""
+        """Tells no session any more that it is alone, as a second one wants to open. Returns True
+        when the session that was told so does not believe it any more."""
         self._no_sole_until_s = now_s + 10 * SOLE_LEASE_S
         return now_s > self._sole_until_s
 
@@ -110,7 +113,7 @@ class Sessions:
         self.version += 1
 
     def remove(self, session: SessionId) -> Session | None:
-        """Forget the session and what it had open; return what it was."""
+        """Forgets the session and what it had open. Returns it."""
         removed = self._sessions.pop(session, None)
         if removed is not None:
             self.version += 1
@@ -124,7 +127,7 @@ class Sessions:
         return known is not None and len(known.opens) < _OPENS_MAX
 
     def is_writer(self, session: SessionId, ino: Ino) -> bool:
-        """Has this session the inode open for writing?"""
+        """Whether this session has the inode open for writing."""
         known = self._sessions.get(session)
         return known is not None and known.opens.get(ino, False)
 
@@ -135,12 +138,13 @@ class Sessions:
         self.reapable.discard(ino)
 
     def slots(self, session: SessionId) -> dict[Ino, bytes]:
-        """The files that the session may make by itself, with their layouts."""
+        """Returns the files that the session may make by itself, with their layouts."""
         return self._sessions[session].slots
 
     def hand_over(self, session: SessionId, directory: Ino, now_s: float) -> bool:
-        """Whether the session holds exclusively what it just made: only who makes files by itself
-        does, and not ever more that stay empty: who looks into those recalls them one by one."""
+        """Whether the session gets the directory that it has just made exclusively. It does if it
+        makes files by itself, and has left only a bounded number of directories empty: a client
+        that looks into these has to recall them one by one."""
         known = self._sessions[session]
         while known.empty and next(iter(known.empty.values())) < now_s - EMPTY_S:
             known.empty.popitem(last=False)
@@ -150,20 +154,20 @@ class Sessions:
         return True
 
     def filled(self, session: SessionId, directory: Ino) -> None:
-        """The session made something in that directory by itself."""
+        """The session has made something in that directory by itself."""
         self._sessions[session].empty.pop(directory, None)
 
     def map_epoch_min(self) -> int:
-        """Every client has the cluster map of this epoch, or a newer one."""
+        """Returns the newest epoch that every client's cluster map has reached."""
         return min((one.map_epoch for one in self._sessions.values()), default=_EPOCH_END)
 
     def slots_wanted(self, session: SessionId, count: int) -> int:
-        """How many of so many the session may get."""
+        """Returns how many of the wanted slots the session may get."""
         known = self._sessions[session]
         return max(0, min(count, SLOTS_MAX + known.slots_outdated - len(known.slots)))
 
     def outdate_slots(self) -> None:
-        """Clients will ask for others; births of those that they have are still taken."""
+        """Clients will ask for other slots. Files made from those that they have are accepted."""
         for session in self._sessions.values():
             session.slots_outdated = min(len(session.slots), SLOTS_OUTDATED_MAX)
 
@@ -174,10 +178,11 @@ class Sessions:
                 self._forget_opener(ino, session)
 
     def reassert(self, session: SessionId, inos: Iterable[Ino]) -> None:
-        """The client says what it has open, rights unknown: taken for writing.
+        """Takes what the client reports to have open. As it does not report rights, the files count
+        as open for writing.
 
-        A file that it created without having the reply yet is not among these, but will be open
-        when the stored reply has reached it: until that reply is pruned it counts as open."""
+        A file that the client has created without having the reply yet is not among these. It will
+        be open when the stored reply has come, so it counts as open until that reply is pruned."""
         known = self._sessions[session]
         asserted = set(inos)
         self.close(session, set(known.opens) - asserted)
@@ -190,7 +195,7 @@ class Sessions:
             self.reapable.discard(ino)
 
     def pruned(self, session: Session, request_id: RequestId) -> None:
-        """The client has this reply and said what became of it."""
+        """The client has this reply, and has reported whether the file is open."""
         del session.stored[request_id]
         ino = session.created.pop(request_id, None)
         if ino is not None and ino in session.unsure:
@@ -210,14 +215,14 @@ class Sessions:
         return ino in self._openers or ino in self._unsure
 
     def is_open_elsewhere(self, session: SessionId, ino: Ino) -> bool:
-        """Another session than this one has ino open, or may have."""
+        """Whether another session than this one has the inode open, or may have."""
         openers = self._openers.get(ino)
         if openers and (len(openers) > 1 or session not in openers):
             return True
         return bool(self._unsure) and not self._unsure.get(ino, set()) <= {session}
 
     def orphaned(self, ino: Ino, until_s: float = 0.0) -> None:
-        """until_s: it may be opened until then (monotonic)."""
+        """Makes the inode an orphan. It may be opened until until_s (monotonic)."""
         self.orphans.add(ino)
         if until_s:
             self._lingering[ino] = until_s
@@ -225,7 +230,7 @@ class Sessions:
             self.reapable.add(ino)
 
     def lingers(self, ino: Ino, now_s: float) -> bool:
-        """Somebody who has looked its name up may be about to open it."""
+        """Whether a client that has looked its name up may be about to open it."""
         return self._lingering.get(ino, 0.0) > now_s
 
     def reaped(self, ino: Ino) -> None:
@@ -234,17 +239,17 @@ class Sessions:
         self.reapable.discard(ino)
 
     def written_by(self, ino: Ino) -> list[SessionId]:
-        """The sessions that have ino open for writing."""
+        """Returns the sessions that have the inode open for writing."""
         openers = self._openers.get(ino, ())
         return [session for session in openers if self._sessions[session].opens[ino]]
 
     def openers(self, ino: Ino) -> list[tuple[SessionId, bool]]:
-        """The sessions that have ino open, and whether for writing."""
+        """Returns the sessions that have the inode open, and whether for writing."""
         openers = sorted(self._openers.get(ino, ()))
         return [(session, self._sessions[session].opens[ino]) for session in openers]
 
     def condemn(self, session: SessionId) -> bool:
-        """It counts as expired from now on; False when there is no such session."""
+        """Makes the session count as expired. Returns False if there is no such session."""
         known = self._sessions.get(session)
         if known is not None:
             known.condemned = True
@@ -254,7 +259,7 @@ class Sessions:
         return [session for session in self._sessions.values() if session.key is key]
 
     def condemn_refused(self, now_ns: int) -> None:
-        """Those whose key is good no longer count as expired from now on."""
+        """Makes sessions count as expired whose key is not valid any more."""
         for session in self._sessions.values():
             if session.key is not None and session.key.refusal(now_ns):
                 session.condemned = True

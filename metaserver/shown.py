@@ -1,11 +1,11 @@
-"""Numbers of users and groups as a client knows them: in replies, and in ACLs both ways.
+"""Translates ids of users and groups for a client: in replies, and in ACLs in both directions.
 
-The store, and replies kept in it for repeats, have the cluster's numbers. What leaves for a client
-whose key maps ids (metaserver.identity) is rewritten here, once, as the last thing before it is
-sent; what comes from it is metaserver.squash's. `RECORDS` says of each reply where it has
-attribute records. A number that the client has none for is 65534. Of an ACL a client is shown the
-entries of those whom it can be; the others are kept when it sets another one, unless that has no
-mask, and so no such entries at all. Pure.
+The store has the ids of the cluster, and so have the replies kept in it for repeats. For a client
+whose key maps ids (metaserver.identity), replies are rewritten here, as the last step before they
+are sent; the rows of ops translate requests (metaserver.squash). `RECORDS` says which fields of a
+reply have attribute records. An id that the client has none for becomes 65534. A client sees only
+those entries of an ACL that are for users and groups that it can be. When it sets an ACL, the
+hidden entries are kept, unless the new ACL has no mask and so can have no such entries. Pure.
 """
 
 from dataclasses import replace
@@ -48,7 +48,7 @@ RECORDS: Final[dict[type, tuple[str, ...]]] = {
 
 
 def shown(op: Op, frame: Frame, status: int, body: bytes, who: Who) -> bytes:
-    """The body of the reply to this request as its client may read it."""
+    """Returns the body of the reply with the client's ids."""
     kind = BODIES[op][1] if status == 0 else Failure
     if kind is XattrValue:
         return _shown_xattr(frame, body, who)
@@ -78,8 +78,8 @@ def _shown_xattr(frame: Frame, body: bytes, who: Who) -> bytes:
 
 
 def meant_acl(value: bytes, stored: bytes | None, who: Who) -> bytes:
-    """The ACL that a client asks for, with the cluster's numbers, and with those entries of the one
-    that is there which it was not shown. Raises EINVAL."""
+    """Returns the ACL that a client asks for with ids of the cluster, and with the entries of the
+    stored ACL that the client did not see. Raises EINVAL."""
     entries = tuple(_meant(entry, who) for entry in acl.unpack_acl(value))
     if stored is not None and any(entry.tag == acl.MASK for entry in entries):
         entries += tuple(entry for entry in acl.unpack_acl(stored) if _is_foreign(entry, who))
@@ -94,7 +94,7 @@ def _meant(entry: acl.AclEntry, who: Who) -> acl.AclEntry:
         return _numbered(entry, number)
     if who.translates:
         raise FsError(Status.EINVAL, f"the key of this client maps no user or group {entry.id}")
-    return entry  # root's: it is refused what root does, not to name it
+    return entry  # root's: the client may not act as root, but it may name root
 
 
 def _is_named(entry: acl.AclEntry) -> bool:

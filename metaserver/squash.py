@@ -1,20 +1,22 @@
-"""What a client may not do as a user that it cannot be: its key may say that nobody of it is root,
-that its users are others in the cluster, or that all of them are one (metaserver.identity,
-docs/decisions/0020-client-keys.md).
+"""Checks of requests from clients that cannot be every user. The key of a client may say that it
+has no root, that its users have other ids in the cluster, or that all of them are one user
+(metaserver.identity, docs/decisions/0020-client-keys.md).
 
-The kernel of a client checks who may do what, and its root passes everything, so a request tells
-little of its caller. But a client does nothing as a user that it cannot be. An inode of such a user
-is foreign to the client. Hence
-- what is made belongs to who asks, by the cluster's numbers, and to nobody where there is none;
-- what is foreign is reached as far as its bits let others, its group if the client can be in that,
-  and those users and groups of its ACL that it can be. Only its owner may change more than that;
-- what belongs to a group that the client cannot be in lends that group to nobody (set-group-id);
-- owners change, if at all, from one whom the client can be to another such;
-- where nobody is root no device is made, and no xattr that gives rights to programs or is for
+The kernel of a client checks permissions, and lets its root do everything, so a request says little
+about its caller. Still, such a client must do nothing as a user that it cannot be. An inode of such
+a user is *foreign* to the client. Hence
+- a new inode belongs to the caller, with the caller's id in the cluster, or to nobody if there is
+  no such id;
+- a foreign inode may be used as its mode allows others; also as it allows its group, if the client
+  can be in that, and as its ACL allows users and groups that the client can be. Only its owner may
+  change more than that;
+- a file of a group that the client cannot be in gets no set-group-id bit;
+- an owner may change, if at all, from one user that the client can be to another one;
+- a client without root makes no devices, and sets no xattrs that give rights to programs or are for
   administrators.
-Here are the checks that several ops share; each op names its own in its row (metaserver.ops.row).
-All of them raise EACCES, EPERM or EINVAL, or return the request as it is to be run. Replies go the
-other way in metaserver.shown.
+Here are the checks that several ops share; the row of each op names its check (metaserver.ops.row).
+A check raises EACCES, EPERM or EINVAL, or returns the request as it may run. metaserver.shown
+translates replies.
 """
 
 import stat
@@ -40,7 +42,7 @@ Squash = Callable[[Transaction, Any, Who], Any]
 
 
 def check_may(tx: Transaction, ino: int, wanted: int, who: Who) -> None:
-    """Raises EACCES when nobody of the client may do that with the inode. READ, WRITE, SEARCH."""
+    """Raises EACCES if no user of the client may do this with the inode: READ, WRITE, SEARCH."""
     inode = find(tx, ino)
     if inode is not None and not may(tx, inode, wanted, who):
         raise FsError(Status.EACCES, "it is a user's whom this client cannot be")
@@ -67,7 +69,7 @@ def _access_acl(tx: Transaction, inode: Inode) -> acl.Acl | None:
 
 
 def _of_entries(access: acl.Acl, gid: int, who: Who) -> int:
-    """What the entries give to those whom the client can be, within the mask."""
+    """Returns what the entries allow users and groups that the client can be, within the mask."""
     allowed, mask = 0, 7
     for entry in access:
         if entry.tag == acl.MASK:
@@ -82,7 +84,7 @@ def _of_entries(access: acl.Acl, gid: int, who: Who) -> int:
 
 
 def may_read(tx: Transaction, inode: Inode, key: ClientKey | None) -> bool:
-    """Whether a client with this key may be given the bytes unasked."""
+    """Whether a client with this key may get the bytes without a request for them."""
     return key is None or key.who is None or may(tx, inode, READ, key.who)
 
 
@@ -134,7 +136,7 @@ def remove(tx: Transaction, request: Any, who: Who) -> Any:
 
 
 def check_sticky(tx: Transaction, parent: int, name: bytes, who: Who) -> None:
-    """In a sticky directory names are their owners'."""
+    """Raises EPERM if the name is in a sticky directory and belongs to another user."""
     directory = find(tx, parent)
     if directory is None or not directory.attributes.mode & stat.S_ISVTX:
         return
@@ -156,7 +158,8 @@ def write_inode(tx: Transaction, request: Any, who: Who) -> Any:
 
 
 def lends_group(inode: Inode, gid: int | None, who: Who) -> bool:
-    """A program with the set-group-id bit would run as a group that the client cannot be in."""
+    """Whether the file, with the set-group-id bit, would run as a group that the client cannot be
+    in."""
     group = inode.attributes.gid if gid is None else gid
     return inode.is_file and not who.may_be_root and not who.gids.may_be(group)
 

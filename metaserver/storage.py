@@ -1,10 +1,11 @@
-"""Calls to storage servers: TRUNCATE, DELETE, FENCE by target or node, over kept connections; and
-the bytes of files that leave their inode's record.
+"""Calls to storage servers: TRUNCATE, DELETE and FENCE, and WRITE of inline bytes that leave their
+inode's record.
 
-One connection per address, made when first needed and made anew after a failure. A call either
-took durable effect or raises TransportError or FsError; all are safe to repeat and whoever needs
-them done repeats them (truncation, reaper, eviction). At a target that the cluster does not have
-there is nothing to be cut or deleted: nobody repeats that for ever.
+There is one connection for each address, made when it is first needed, and made again after a
+failure. A call either took durable effect or raises TransportError or FsError. All calls are safe
+to repeat, and their callers repeat them until they succeed (truncation, reaper, eviction). At a
+target that the cluster does not have, there is nothing to cut or delete: the call succeeds, so that
+nobody repeats it for ever.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,10 +51,10 @@ class StorageCalls:
         self._dialing: dict[str, trio.Lock] = {}
         self._log = Log("storage")
         self._unknown = RateLimit(10.0)
-        self._old_until: dict[str, float] = {}  # of an earlier release, which knows DELETE alone
+        self._old_until: dict[str, float] = {}  # servers of an earlier release: only DELETE
 
     async def truncate(self, layout: Layout, size: int) -> None:
-        """Cut every object of the layout to what a file of size bytes has."""
+        """Cuts every object of the layout to its length in a file of this size."""
         async with trio.open_nursery() as nursery:
             for stripe_index in range(layout.stripe_width):
                 for replica in range(layout.replica_count):
@@ -63,13 +64,13 @@ class StorageCalls:
         self, layout: Layout, stripe_index: int, replica: int, size: int
     ) -> None:
         target = TargetId(layout.target(stripe_index, replica))
-        if self._membership.address_of(target) is None:  # it never comes: who waited would for ever
+        if self._membership.address_of(target) is None:  # it never comes: do not wait
             self._tell_unknown(target, layout.file_id)
             return
         caller = await self._to_target(target)
         length = min(object_length(layout, stripe_index, size), OBJECT_BYTES_MAX)
-        # What a disk has lost stays lost as long as the file is to have bytes there: an object that
-        # is made anew would be read as zeros. Of a cut to nothing nobody misses any.
+        # An object that a disk has lost is not made again while the file has bytes there: it would
+        # be read as zeros. If the file is to have no bytes there, nobody misses them.
         must_exist = length > 0 and bool(layout.durable_stripes >> stripe_index & 1)
         is_there = await caller.truncate(
             target,
@@ -89,14 +90,14 @@ class StorageCalls:
             )
 
     async def spill(self, layout: Layout) -> None:
-        """The objects hold the inline bytes of the layout and nothing else, and are durable; what
-        was sent with an older truncate epoch is refused."""
+        """Writes the inline bytes of the layout to its objects, which then hold nothing else and
+        are durable. Targets then refuse what was sent with an older truncate epoch."""
         async with trio.open_nursery() as nursery:
             for replica in range(layout.replica_count):
                 nursery.start_soon(self._spill_one, layout, replica)
 
     async def _spill_one(self, layout: Layout, replica: int) -> None:
-        """All of it is in the first object: nobody has written to another one yet."""
+        """Writes all of the bytes to the first object: nobody has written to another one yet."""
         await self._truncate_one(layout, 0, replica, 0)
         target = TargetId(layout.target(0, replica))
         caller = await self._to_target(target)
@@ -110,7 +111,8 @@ class StorageCalls:
         )
 
     async def delete_all(self, layouts: Sequence[Layout]) -> list[str]:
-        """Delete every object of these layouts. For each: "", or why not all of them are gone."""
+        """Deletes every object of these layouts. Returns for each layout "", or why some of its
+        objects are not deleted."""
         places: dict[str | None, list[tuple[int, _Object]]] = {}
         for index, layout in enumerate(layouts):
             for one in _objects_of(layout):

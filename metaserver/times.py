@@ -1,10 +1,10 @@
-"""The clock of the metaserver; the engine and the ops are given its times, they read none.
+"""The clock of the metaserver. The engine and the ops get its times, and read no other clock.
 
-Its seconds do not count while this program did not run: when it was stopped, or its event loop was
-held up, nobody could be heard, so silence in that time is nobody's. Everything that is given up
-after a while of silence is measured by it: storage servers, sessions, leases that are recalled.
-To wait longer than was said is always right: clients and storage servers end by their own clocks
-what they must not go on with.
+Its seconds do not count while this program did not run. When the program was stopped, or its event
+loop was blocked, it could hear nobody, so silence during that time means nothing. All timeouts of
+silence use this clock: storage servers, sessions, and leases that are recalled. To wait longer than
+promised is always safe: clients and storage servers use their own clocks to stop what they must not
+go on with.
 """
 
 import time
@@ -17,11 +17,11 @@ from fscommon.file_time import file_time_ns
 from metaserver.engine import Time
 
 BEAT_S: Final = 0.25
-LATE_S: Final = 1.0  # without a beat: what is more did not count
+LATE_S: Final = 1.0  # time beyond this without a beat does not count
 
 
 class Clock:
-    """Call it for the time; run() beats while the event loop turns."""
+    """Call it for the time. run() beats as long as the event loop runs."""
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds

@@ -1,8 +1,8 @@
-"""What one op reads and writes: a write set over the overlay over the store's snapshot.
+"""What one op reads and writes: a write set, over the overlay, over the store's snapshot.
 
-An op is a plain synchronous function; it succeeds and its write set is merged, or it raises and
-the write set is dropped. `foreign` is the newest uncommitted transaction of another session that
-the op's reads met; its reply, errors included, waits for that commit (rule 17).
+An op is a plain synchronous function. If it succeeds, its write set is merged; if it raises, the
+write set is dropped. `foreign` is the newest uncommitted transaction of another session that the
+op's reads met. The op's reply, even an error, waits for that commit (rule 17).
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class Transaction:
         return cell[0]
 
     def existed(self, key: bytes) -> bool:
-        """There was such a record before this op."""
+        """Whether this record existed before the op."""
         cell = self._filling.get(key) or self._committing.get(key)
         return (self._snapshot.get(key) if cell is None else cell[0]) is not None
 
@@ -57,16 +57,16 @@ class Transaction:
         self.writes[key] = None
 
     def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records with start <= key < end, in order; what this op wrote included.
+        """Yields the records with start <= key < end, in order, including what this op has written.
 
-        The op writes nothing into the range while it iterates."""
+        The op must not write into the range while it iterates."""
         own = sorted(key for key in self.writes if start <= key < end)
         layers = []
         for keys in self._overlaid(start, end, own):
             first = next(keys, None)
             if first is not None:
                 layers.append((key, b"") for key in chain((first,), keys))
-        if not layers:  # nothing of it was changed since the snapshot
+        if not layers:  # nothing in the range has changed since the snapshot
             yield from self._snapshot.range(start, end)
             return
         previous = None

@@ -1,11 +1,11 @@
-"""The trees that have a trash, and which tree a directory is in.
+"""The trees that have a trash, and in which tree a directory is.
 
-A tree is a directory of which an administrator said what becomes of names that are removed in it
-and below: the nearest one above counts. With none that is on, a removal costs one look at `is_on`;
-else the way up is climbed once for a directory and kept in mind until a directory moves or a tree
-is changed. How many inodes a trash holds is counted beside the transactions, as quotas are: the
-records of trees that changed go into the very batch that the entries are in.
-Only the event loop's thread touches it. The entries are metaserver.namespace.trash.
+A tree is a directory for which an administrator has set what happens to names that are removed in
+it and below; the nearest tree above a name applies. If no tree has its trash on, a removal costs
+one look at `is_on`. Otherwise the path upwards is searched once for a directory; the result is
+cached until a directory moves or a tree changes. The number of inodes in a trash is counted beside
+the transactions, like quotas: records of changed trees go into the same batch as the entries.
+Only the event loop's thread uses the table. metaserver.namespace.trash has the entries.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from typing import Final
 
 from metaserver.records import TrashTreeRecord, pack_trash_tree, trash_tree_key
 
-_DIRECTORIES_MAX: Final = 1 << 16  # kept in mind
+_DIRECTORIES_MAX: Final = 1 << 16  # directories whose tree is cached
 
 
 class TreeState(IntEnum):
-    OFF = 0  # what is removed here is gone, whatever is said above
+    OFF = 0  # what is removed here is gone, whatever trees above say
     ON = 1
-    ENDING = 2  # no tree any more, but for the entries that it has
+    ENDING = 2  # not a tree any more, except for the entries that it has
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class TrashTable:
     def __init__(self) -> None:
         self.trees: dict[int, Tree] = {}
         self.is_on = False
-        self.counts: Counter[str] = Counter()  # entries that came and went, by how
+        self.counts: Counter[str] = Counter()  # entries that came or went, by how they did
         self._dirty: set[int] = set()
         self._tree_of: dict[int, int] = {}  # directory → its tree, 0: none
         self._stamped_ns = 0
@@ -48,8 +48,8 @@ class TrashTable:
         self._changed()
 
     def stamp(self, now_ns: int) -> int:
-        """When an entry came: each later than the one before, whatever the clock's grain, so that
-        of two versions of a file it is known which is newer."""
+        """Returns the time of a new entry. Each is later than the one before, however coarse the
+        clock is, so that of two versions of a file it is known which one is newer."""
         self._stamped_ns = max(now_ns, self._stamped_ns + 1)
         return self._stamped_ns
 
@@ -65,11 +65,11 @@ class TrashTable:
     # ---- which tree a directory is in -------------------------------------------------------
 
     def moved(self) -> None:
-        """A directory has another parent."""
+        """A directory has moved to another parent: empties the cache."""
         self._tree_of.clear()
 
     def known(self, directory: int) -> int | None:
-        """Its tree, 0: in none; None: as that of its parent."""
+        """Returns the directory's tree, 0 if it is in none, None if it is not cached."""
         tree = self.trees.get(directory)
         if tree is not None and tree.state is not TreeState.ENDING:
             return directory if tree.state is TreeState.ON else 0
@@ -84,7 +84,8 @@ class TrashTable:
     # ---- how much is in it ------------------------------------------------------------------
 
     def merge(self, changes: list[tuple[int, str]]) -> None:
-        """The op that moved entries is in the overlay: trees, and how ("kept": one more)."""
+        """Counts the entries that an op has moved, each as its tree and how it moved: "kept" adds
+        one. The op's writes are in the overlay."""
         for ino, how in changes:
             self.counts[how] += 1
             self.trees[ino].inodes += 1 if how == "kept" else -1

@@ -1,9 +1,9 @@
-"""The task that removes for good what was in the trash for long enough.
+"""The task that removes entries of the trash for good when they have expired.
 
-Entries are taken from the durable snapshot, oldest first, a bounded number in one transaction,
-which is waited for before the next; the objects go with the reaper, once that is durable. So a
-crash between any two steps loses nothing and repeats nothing. Trees that are no more, or whose
-directory is gone, are forgotten when their last entry is. Idle during recovery.
+It takes entries from the durable snapshot, the oldest first: a bounded number in one transaction,
+and it waits for that transaction before the next. When it is durable, the reaper deletes the
+objects. So a crash between any two steps loses nothing and repeats nothing. A tree that has ended,
+or whose directory is gone, is forgotten with its last entry. The task is idle during a recovery.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ from metaserver.records import aged_until, kept_of_aged, trash_tree_key
 from metaserver.transaction import Transaction
 from metaserver.trash import TrashTable, TreeState
 
-ROUND_MAX: Final = 128  # entries of one transaction: some milliseconds
+ROUND_MAX: Final = 128  # entries in one transaction, which takes some milliseconds
 CHECK_S: Final = 1.0
 _SECOND_NS: Final = 10**9
 
@@ -64,19 +64,19 @@ class TrashExpiry:
     def _purge(self, due: list[tuple[bytes, bytes]]) -> Txn:
         keys = [kept_of_aged(key, value) for key, value in due]
         txn = self._engine.system(partial(_discard_all, keys), self._now())
-        self._engine.leases_changed(self._now())  # recalls of what others hold on them
+        self._engine.leases_changed(self._now())  # recalls what others hold on them
         return txn
 
 
 def _discard_all(keys: list[bytes], tx: Transaction, context: Context) -> None:
     for key in keys:
         value = tx.get(key)
-        if value is not None:  # not restored since
+        if value is not None:  # it was not restored since
             discard(tx, Entry.parse(key, value), "expired", context)
 
 
 def _forget(tree: int, tx: Transaction, context: Context) -> None:
-    """The tree, if it is none any more and has nothing in its trash."""
+    """Forgets the tree, if it has ended and has nothing in its trash."""
     trash = context.services.trash
     if trash.trees[tree].inodes:
         return

@@ -1,16 +1,17 @@
 """Ends truncates: cuts every object of an inode with an intent, then clears the intent (rule 19).
-Ends spills, too: an intent with inline bytes moves those into the file's objects
+It also ends spills: an intent with inline bytes moves these into the file's objects
 (docs/decisions/0037-inline-data.md).
 
-For each inode in the table of intents: when the intent is durable, TRUNCATE at every target,
-repeated with backoff until all have answered; then the record is deleted, and when that is durable
-the inode may grow again and the requests that waited go on. Intents found at start are ended in the
-same way. One task per inode, of which PARALLEL_MAX ask at once; those that wait for a target that
-is down do not ask.
-What an attempt asks could arrive late, after it was given up or this program was killed, and would
-then undo what a writer wrote since: so each attempt has a truncate epoch of its own, which is
-durable before, and targets refuse those of attempts before the last. The first one's is that of the
-intent.
+For each inode in the table of intents, when the intent is durable, TRUNCATE goes to every target;
+it is repeated with backoff until all have answered. Then the record is deleted. When that is
+durable, the inode may grow again, and the requests that waited go on. Intents found at the start
+end in the same way. Each inode has a task. PARALLEL_MAX tasks send requests at the same time; a
+task that waits for a target that is down sends none.
+
+A request of an attempt could arrive late, when the attempt was given up or this program was killed,
+and would undo what a writer has written since. So each attempt has its own truncate epoch, durable
+before the attempt begins, and targets refuse requests of earlier attempts. The first attempt has
+the epoch of the intent.
 """
 
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ class Truncation:
         self._limit = trio.CapacityLimiter(PARALLEL_MAX)
 
     def start_fresh(self) -> None:
-        """Start a task for each new intent: call after each batch of requests."""
+        """Starts a task for each new intent. The caller calls this after each batch of requests."""
         for ino in self._engine.services.intents.take_fresh():
             self._tasks.start_soon(self._end, ino)
 
@@ -95,7 +96,8 @@ class Truncation:
         return unpack_intent(found[0]) if found[0] is not None else None
 
     async def _until_up(self, ino: Ino, layout: Layout) -> None:
-        """Who waits for a target that is down asks nobody, says so once, and is in nobody's way."""
+        """Waits while a target is down: without requests, with one log line, and without a place
+        among the PARALLEL_MAX tasks."""
         is_told = False
         while (target := self._engine.services.membership.down_of(layout)) is not None:
             if not is_told:
@@ -117,8 +119,8 @@ class Truncation:
         return False
 
     async def _raise_epoch(self, ino: Ino) -> Layout | None:
-        """From now on the targets are to refuse what was sent to them before. Returns the layout of
-        the intent, with the bytes of a spill; None: the inode is no more."""
+        """Raises the truncate epoch, so that the targets refuse what was sent to them before.
+        Returns the layout of the intent, with the bytes of a spill; None if the inode is gone."""
         raised: list[Layout] = []
 
         def change(tx: Transaction, context: Context) -> None:

@@ -1,5 +1,5 @@
-"""The page of the cluster: what a browser sees of it, read-only, from this metaserver alone.
+"""The page of the cluster for browsers: read-only, and served by this metaserver alone.
 
-`history.py` keeps the last hour, `source.py` makes the JSON that the page shows, `endpoint.py`
-serves it by HTTP from threads of its own; index.html, page.css and page.js are what they are.
+`history.py` keeps rates of the last hour, `source.py` makes the JSON that the page shows, and
+`endpoint.py` serves it by HTTP from its own threads. index.html, page.css and page.js are static.
 """

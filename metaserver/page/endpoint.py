@@ -1,8 +1,8 @@
 """The page by HTTP: GET of four paths (fscommon.observe.endpoint); everything else is refused.
 
-Nobody who asks is authenticated, so: off unless `page_listen` is set, nothing can be changed, and
-nothing but the page's own files is loaded by it (Content-Security-Policy). What it shows is made in
-the event loop's thread, which threads of the endpoint wait for.
+Requests are not authenticated. So the page is off unless `page_listen` is set, it cannot change
+anything, and it loads only its own files (Content-Security-Policy). Its JSON is made in the event
+loop's thread; threads of the endpoint wait for it.
 """
 
 import http.server
@@ -31,7 +31,7 @@ _HEADERS: Final = {
 
 
 class PageEndpoint(HttpEndpoint):
-    """source is called in the event loop of the maker; stop() in a thread."""
+    """Serves the page. source runs in the event loop that made this object; stop() in a thread."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class PageEndpoint(HttpEndpoint):
         pages = {path: (_read(name), kind) for path, (name, kind) in _FILES.items()}
 
         def find(path: str) -> tuple[bytes, str] | None:
-            """Raises RunFinishedError, Cancelled: the program ends."""
+            """Returns the answer. Raises RunFinishedError or Cancelled if the program ends."""
             if path == STATUS_PATH:
                 return trio.from_thread.run_sync(source, trio_token=token), "application/json"
             return pages.get(path)
@@ -85,4 +85,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return "BraidFS"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests of browsers are no events."""
+        """Logs nothing: requests of browsers are no events."""

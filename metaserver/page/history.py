@@ -1,8 +1,8 @@
-"""Rates of the whole cluster over the last hour, in a ring of bounded length. Pure: time is given.
+"""Rates of the whole cluster over the last hour, in a ring of bounded length. Time is passed in.
 
-Storage servers count what they moved and say so with each heartbeat; the rate of one is the
-difference of its counts over the time between the heartbeats that had them, so that it does not
-jump with the time of the sample. A server that is silent adds nothing.
+Each storage server reports with its heartbeats how much it has moved. Its rate is the difference of
+two reports over the time between these heartbeats, so it does not jump with the time of a sample. A
+silent server adds nothing.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ POINTS_MAX: Final = 360
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    at_s: int  # since 1970
+    at_s: int  # seconds since 1970
     rates: Rates
 
 
@@ -29,10 +29,10 @@ class History:
     def __init__(self) -> None:
         self._points: deque[Point] = deque(maxlen=POINTS_MAX)
         self._nodes: dict[NodeId, tuple[float, Traffic]] = {}
-        self._requests: tuple[float, int] | None = None  # when, how many
+        self._requests: tuple[float, int] | None = None  # the time and the count of the last sample
 
     def sample(self, nodes: Iterable[Node], requests: int, now_s: float, now_ns: int) -> None:
-        """requests: that this metaserver has answered since it started."""
+        """Adds a sample. requests: those that this metaserver has answered since its start."""
         rates = Rates(requests=self._request_rate(requests, now_s))
         for node in nodes:
             rates += self._rates(node)
@@ -45,7 +45,7 @@ class History:
             return Rates()
         rates = rates_between(before[1], node.traffic, node.heard_s - before[0])
         if any(getattr(rates, name) < 0 for name in RATES):
-            return Rates()  # it was started anew
+            return Rates()  # the server has restarted since the last report
         return rates
 
     def _request_rate(self, requests: int, now_s: float) -> float:
@@ -55,7 +55,7 @@ class History:
         return (requests - before[1]) / (now_s - before[0])
 
     def as_json(self) -> dict[str, list[float]]:
-        """By columns, oldest first."""
+        """Returns the samples by columns, the oldest first."""
         points = self._points
         columns = {name: [round(getattr(one.rates, name), 1) for one in points] for name in RATES}
         return {"at_s": [one.at_s for one in points], **columns}

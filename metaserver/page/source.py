@@ -1,7 +1,8 @@
 """What the page shows, as JSON: STATUS, what is wrong, rates now and over the last hour.
 
-Event loop's thread only. It is made when somebody asks, at most once in FRESH_S however many ask.
-Counters are looked at every SAMPLE_S also while nobody does, so that rates are there at once.
+Only the event loop's thread calls. The JSON is made on request, at most once in FRESH_S for all
+requests together. Counters are sampled every SAMPLE_S even without requests, so that rates are
+known at once.
 """
 
 import json
@@ -19,11 +20,12 @@ from metaserver.page.history import SAMPLE_S, History
 from metaserver.transaction import Transaction
 
 FRESH_S: Final = 1.0
-ROWS_MAX: Final = 500  # of clients; the busiest ones
+ROWS_MAX: Final = 500  # rows of clients; only the busiest clients get one
 
 
 class PageSource:
-    """certificate_ends_s: the metaserver's own one, a Unix time; None: there is none."""
+    """Makes the JSON. certificate_ends_s: when the metaserver's own certificate ends, as a Unix
+    time; None: it has none."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class PageSource:
         self._made = b""
 
     def sample(self, requests: int) -> None:
-        """Every SAMPLE_S; requests: answered so far."""
+        """The caller samples every SAMPLE_S. requests: those answered so far."""
         time = self._clock()
         self._status(time)
         nodes = self._engine.services.membership.nodes()

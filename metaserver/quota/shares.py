@@ -1,13 +1,14 @@
 """Shares of the limits of trees, with which clients make files in delegated directories.
 
-What a client makes by itself is never refused, so it is told beforehand how much it may make: so
-many files in this directory, each up to a size, an eighth at most of what the tree has left beside
-the shares that are out. A share is out as long as the directory is held exclusively, less what was
-told of it. So shares alone never exceed a limit; with what is made by requests meanwhile a tree may
-be over it by the shares that are out. Near the limit none is worth its while: every file is asked
-for again then. Memory only: a restarted metaserver knows of none of before.
+What a client makes by itself is never refused. So it learns beforehand how much it may make: a
+number of files in one directory, each up to a size. That is at most an eighth of what the tree has
+left, less the shares that are out. A share is out as long as the directory is held exclusively; it
+shrinks by what the client has reported of it. So shares alone never exceed a limit. With what is
+made by requests meanwhile, a tree may exceed its limit by the shares that are out. Near the limit a
+share is not worthwhile: then each file is made by a request. Shares are in memory only: a restarted
+metaserver has none.
 
-Only the event loop's thread touches it.
+Only the event loop's thread uses them.
 """
 
 from collections.abc import Callable
@@ -17,18 +18,18 @@ from typing import Final
 from fscommon.limits import FILE_SIZE_MAX
 from fscommon.types import Ino, SessionId
 
-PART: Final = 8  # of what is left
-FILES_MAX: Final = 1024  # in one share
+PART: Final = 8  # a share is at most this part of what is left
+FILES_MAX: Final = 1024  # of one share
 FILES_MIN: Final = 16
-SIZE_MIN: Final = 64 << 10  # of what each file may grow to
-DIRECTORIES_MAX: Final = 1024  # of a tree, with a share each
+SIZE_MIN: Final = 64 << 10  # a share is not worthwhile if its files may grow to less
+DIRECTORIES_MAX: Final = 1024  # of one tree, each with a share
 
 IsHeld = Callable[[SessionId, Ino], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a tree has left; None: as much as there is room for."""
+    """What a tree has left; None: no limit but the room of the cluster."""
 
     bytes: int | None
     inodes: int | None
@@ -47,8 +48,8 @@ class ShareTable:
     def grant(
         self, session: SessionId, directory: Ino, tree: int, room: Room, is_held: IsHeld
     ) -> Share | None:
-        """What the session may make in the directory on top of what it was told before; None:
-        nothing worth telling."""
+        """Returns what the session may make in the directory, on top of what it knows; None:
+        nothing worthwhile."""
         shares = self._pruned(tree, is_held)
         out_files = sum(share.files for share in shares.values())
         out_bytes = sum(share.files * share.size_limit for share in shares.values())
@@ -63,13 +64,13 @@ class ShareTable:
         return granted
 
     def used(self, session: SessionId, directory: Ino, tree: int, files: int) -> None:
-        """The session told of files that it made there."""
+        """The session has reported files that it made in the directory."""
         share = self._trees.get(tree, {}).get((session, directory))
         if share is not None:
             share.files = max(0, share.files - files)
 
     def _pruned(self, tree: int, is_held: IsHeld) -> dict[tuple[SessionId, Ino], Share]:
-        """Those that are out still."""
+        """Returns the shares that are still out."""
         known = self._trees.pop(tree, {})
         shares = {key: share for key, share in known.items() if is_held(*key)}
         if shares:

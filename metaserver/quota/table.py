@@ -1,17 +1,16 @@
-"""What trees, users and groups have, and what they may have.
+"""Accounts: how much trees, users and groups have, and how much they may have.
 
-An account is a directory tree, a user or a group: the sizes of its regular files, the bytes of its
+Each directory tree, user and group has an account: the sizes of its regular files, the bytes of its
 xattrs and its number of inodes, with soft and hard limits. The engine merges the charges of an op
-that succeeded, and adds the records of the accounts that changed to the batch that the op's own
-records are in: after any crash accounts and inodes say the same, and replays charge again what they
-do again. Nothing here is read through the overlay, so sessions do not wait for each other for
-sharing an account.
+that has succeeded, and adds the records of changed accounts to the batch with the op's own records.
+So accounts and inodes agree after any crash, and a replay charges again what it does again. Nothing
+here is read through the overlay, so sessions that share an account do not wait for each other.
 
-A soft limit that has been exceeded for longer than its grace time refuses like a hard one.
-Everybody has an account, limits or not; one of a tree, from when it is made one. Users and groups
-of number 0 (root) have no limits. An account that is empty and has no limits is forgotten.
-Only the event loop's thread touches it. The records are metaserver.records, charges by ops
-metaserver.namespace.charges, the requests of administrators metaserver.ops.quota.
+A soft limit that has been exceeded for longer than its grace time refuses like a hard limit. Users
+and groups have an account whether they have limits or not; a directory has one from the time when
+it becomes a tree. User 0 and group 0 (root) have no limits. An empty account without limits is
+forgotten. Only the event loop's thread uses the table. metaserver.records has the records,
+metaserver.namespace.charges what ops charge, metaserver.ops.quota the requests of administrators.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,12 +23,12 @@ from metaserver.quota.shares import Room, ShareTable
 from metaserver.records import QuotaRecord, pack_quota, quota_key
 
 _SECOND_NS: Final = 10**9
-Charge = tuple[AccountId, int, int]  # bytes and inodes more
+Charge = tuple[AccountId, int, int]  # account, bytes added, inodes added
 
 
 @dataclass(slots=True)
 class Account:
-    """since: when the soft limit was exceeded, 0: it is not."""
+    """One account. *_since_ns: when the soft limit was exceeded; 0: it is not exceeded."""
 
     bytes: int = 0
     inodes: int = 0
@@ -47,14 +46,14 @@ class Account:
         )
 
     def watch(self, now_ns: int) -> None:
-        """After a change: since when is more used than the soft limits allow?"""
+        """Notes after a change since when more is used than the soft limits allow."""
         soft = self.limits.bytes_soft
         self.bytes_since_ns = (self.bytes_since_ns or now_ns) if 0 < soft < self.bytes else 0
         soft = self.limits.inodes_soft
         self.inodes_since_ns = (self.inodes_since_ns or now_ns) if 0 < soft < self.inodes else 0
 
     def bytes_room(self, now_ns: int) -> int | None:
-        """How many bytes more; None: as many as there is room for."""
+        """Returns how many bytes may be added; None: no limit."""
         limits = self.limits
         return _room(self.bytes, limits.bytes_hard, self._is_over(self.bytes_since_ns, now_ns))
 
@@ -76,11 +75,11 @@ class QuotaTable:
     def __init__(self) -> None:
         self._accounts: dict[AccountId, Account] = {}
         self._dirty: set[AccountId] = set()
-        self.limited: set[AccountId] = set()  # accounts that have limits
+        self.limited: set[AccountId] = set()  # accounts with limits
         self.shares = ShareTable()
 
     def put(self, account: AccountId, record: QuotaRecord) -> None:
-        """From the store."""
+        """Takes an account from the store."""
         self._accounts[account] = Account(
             record.bytes,
             record.inodes,
@@ -92,7 +91,7 @@ class QuotaTable:
             self.limited.add(account)
 
     def merge(self, charges: Iterable[Charge], now_ns: int) -> None:
-        """The op that made these charges is in the overlay."""
+        """Merges the charges of an op whose writes are in the overlay."""
         for account, size, inodes in charges:
             entry = self._accounts.get(account)
             if entry is None:
@@ -114,7 +113,7 @@ class QuotaTable:
             self.limited.add(account)
 
     def check(self, accounts: Iterable[AccountId], size: int, inodes: int, now_ns: int) -> None:
-        """Raises EDQUOT unless all of them have room for so much more."""
+        """Raises EDQUOT unless all of these accounts have room for this."""
         for account in accounts:
             if account not in self.limited:
                 continue
@@ -125,7 +124,7 @@ class QuotaTable:
                     raise FsError(Status.EDQUOT, f"the quota of {_name(account)} is used up")
 
     def bytes_room(self, accounts: Iterable[AccountId], now_ns: int) -> int | None:
-        """How many bytes more all of them may have; None: no limit."""
+        """Returns how many bytes all of these accounts have room for; None: no limit."""
         rooms = [
             self._accounts[account].bytes_room(now_ns)
             for account in accounts
@@ -134,12 +133,12 @@ class QuotaTable:
         return min((room for room in rooms if room is not None), default=None)
 
     def room(self, account: AccountId, now_ns: int) -> Room:
-        """What is left to an account that has limits."""
+        """Returns what is left to an account with limits."""
         entry = self._accounts[account]
         return Room(entry.bytes_room(now_ns), entry.inodes_room(now_ns))
 
     def take_dirty(self) -> list[tuple[bytes, bytes | None]]:
-        """Records of what changed since the last call, for the batch that is frozen now."""
+        """Returns the records that have changed since the last call, for the batch frozen now."""
         records: list[tuple[bytes, bytes | None]] = []
         for account in self._dirty:
             entry = self._accounts[account]
@@ -155,7 +154,7 @@ class QuotaTable:
         return self._accounts.get(account) or Account()
 
     def take(self, account: AccountId) -> Account:
-        """Forget the account: what it was."""
+        """Forgets the account, and returns it."""
         return self._accounts.pop(account, None) or Account()
 
     def listing(self) -> Iterator[tuple[AccountId, Account]]:

@@ -1,17 +1,19 @@
-"""The embedded store: LMDB. This module is the only one that imports it.
+"""The embedded store: LMDB. Only this module imports it.
 
-One environment of one unnamed database. A commit is one LMDB write transaction, begun and ended
-within one call because LMDB ties it to its thread; LMDB writes pages, fdatasyncs, writes the meta
-page and syncs that, so a crash shows the batch whole or not at all. A snapshot is one read
-transaction: LMDB keeps the pages it needs. The map is sparse: its size is a bound, not a use.
+The store is one environment with one unnamed database. A commit is one LMDB write transaction; it
+begins and ends in one call, because LMDB ties it to its thread. LMDB writes pages, calls fdatasync,
+writes the meta page and syncs that, so after a crash the batch is there whole or not at all. A
+snapshot is one read transaction: LMDB keeps the pages that it needs. The map is sparse: its size is
+a bound, and takes no space by itself.
 
-Full. Every change needs fresh pages first, that of a removal too. So nothing that grows is taken
-when less than a reserve is left (StoreRoom.is_full): of the bound, beyond which the map goes on a
-little, and of the disk, where the reserve is allocated to the file ahead of its pages.
+A full store: every change needs fresh pages first, even a removal. So the metaserver accepts no
+growth when less than a reserve is left (StoreRoom.is_full). The reserve counts against the bound,
+which the map exceeds by a little, and against the disk, where it is allocated to the file ahead of
+its pages.
 
-LMDB has no checksums. Behind each value lies the XXH3 of key and value, so that a damaged record is
-an error of whoever needs it (DamagedRecordError, told to `on_damage`) and never another value. A
-store without these sums, of an older program, is given them when it is opened.
+LMDB has no checksums. So the XXH3 of key and value stands behind each value: a damaged record is an
+error for the request that needs it (DamagedRecordError, also reported to `on_damage`), and never
+another value. A store of an older program, without these sums, gets them when it is opened.
 """
 
 import errno
@@ -26,20 +28,20 @@ from fscommon.checksum import SUM_SIZE, xxh3_64_bytes
 from fscommon.errors import FsError, Status
 from metaserver.store.waist import Batch, StoreError, StoreFullError, StoreRoom
 
-KEY_LENGTH_MAX: Final = 511  # LMDB's own bound; our longest key has 272 bytes
+KEY_LENGTH_MAX: Final = 511  # LMDB's own bound; the longest key of records has 272 bytes
 _SIZE_MIN: Final = 1 << 20
 _SIZE_MAX: Final = 1 << 44
-_BEYOND: Final = 256 << 20  # the map goes on so far beyond the bound, or a quarter of that
+_BEYOND: Final = 256 << 20  # the map exceeds the bound by this, or by a quarter of the bound
 _RESERVE_MAX: Final = 64 << 20
 _RESERVE_SHARE: Final = 32  # of a small disk
-# Behind all others: records of this store have sums.
+# A key behind all others, which says that records of this store have sums.
 _SEALED_KEY: Final = b"\xff" * KEY_LENGTH_MAX
 
 OnDamage = Callable[[str], None]
 
 
 class DamagedRecordError(FsError):
-    """A record is not what was written: EIO for whoever needs it."""
+    """A record is not what was written: EIO for the request that needs it."""
 
     def __init__(self, key: bytes) -> None:
         super().__init__(Status.EIO, f"the record of key {key!r} in the metadata store is damaged")
@@ -83,7 +85,7 @@ class LmdbStore:
     def __init__(
         self, directory: Path, *, size_max: int, on_damage: OnDamage = lambda _: None
     ) -> None:
-        """size_max: 0 for as much as the disk holds. Raises OSError, StoreError."""
+        """Opens the store. size_max 0: as much as the disk holds. Raises OSError, StoreError."""
         directory.mkdir(parents=True, exist_ok=True)
         disk = os.statvfs(directory)
         disk_size = disk.f_blocks * disk.f_frsize
@@ -113,7 +115,7 @@ class LmdbStore:
         self._room = self._measure()
 
     def _give_sums(self) -> None:
-        """Once, all or none: 1.5 s for a million records."""
+        """Adds sums to all records, in one transaction: 1.5 s for a million records."""
         with self._environment.begin(write=True) as transaction:
             if transaction.get(_SEALED_KEY) is not None:
                 return
@@ -143,7 +145,7 @@ class LmdbStore:
         self._room = self._measure()
 
     def _is_disk_full(self) -> bool:
-        """A disk that takes a part of what LMDB writes is an I/O error to it."""
+        """Whether the disk is full. LMDB reports an I/O error if a write is cut short."""
         disk = os.fstatvfs(self._file)
         return disk.f_bavail * disk.f_frsize < self._reserve
 
@@ -151,7 +153,7 @@ class LmdbStore:
         return self._room
 
     def _measure(self) -> StoreRoom:
-        """Pages in use, without those that LMDB will use again; and what the file may come to."""
+        """Measures the pages in use, without free ones, and how large the file may become."""
         stat = self._environment.stat()
         page = stat["psize"]
         used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * page
@@ -163,7 +165,7 @@ class LmdbStore:
         return StoreRoom(used, total, max(0, self._reserve - (by_disk - total)))
 
     def _allocate_ahead(self, end: int) -> None:
-        """Behind its last page the file has the reserve, or what the disk gives of it."""
+        """Allocates the reserve behind the file's last page, as far as the disk has room."""
         if self._allocated >= end + self._reserve:
             return
         for share in (2.0, 1.0, 0.5, 0.25):
@@ -174,7 +176,7 @@ class LmdbStore:
                 os.posix_fallocate(self._file, end, wanted)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
-                    return  # a file system that cannot: the bound and the free bytes must do
+                    return  # this file system cannot: bound and free bytes must suffice
             else:
                 self._allocated = end + wanted
                 return

@@ -1,8 +1,8 @@
-"""A store in memory, for tests: committed state is an immutable ordered map.
+"""A store in memory, for tests: the committed state is an immutable ordered map.
 
-A commit copies the map, so that snapshots cost nothing and stay as they were. What was committed
-survives as long as the object: a test that "restarts" the metaserver passes the same store on.
-Any thread may call. Not for production: nothing reaches a disk.
+A commit copies the map, so snapshots cost nothing and do not change. What was committed lives as
+long as the object: a test that "restarts" the metaserver gives it the same store. Any thread may
+call. It is not for production: nothing reaches a disk.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class MemorySnapshot:
             yield key, self._records[key]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a snapshot holds no resources."""
 
 
 class MemoryStore:
@@ -50,4 +50,4 @@ class MemoryStore:
         return StoreRoom(used=0, total=1 << 30)
 
     def close(self) -> None:
-        """Nothing to close; the records stay."""
+        """Does nothing: the records stay."""

@@ -1,9 +1,9 @@
-"""What the metaserver asks of a store: ordered keys, snapshots, and batches that are durable.
+"""What the metaserver needs of a store: ordered keys, snapshots, and durable batches.
 
 A snapshot shows one commit for as long as it is held. `commit` returns when the whole batch is on
-stable storage; after a crash at any instant the store holds every batch whose commit returned and
-at most one more, each whole or not at all. One thread commits, another reads.
-What is written but not committed yet is metaserver.overlay, never the store.
+stable storage. After a crash at any time, the store has every batch whose commit had returned, and
+at most one more; each is there whole or not at all. One thread commits, another one reads.
+What is written but not committed is in metaserver.overlay, never in the store.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,10 +12,10 @@ from typing import Final, Protocol
 
 from fscommon.errors import BraidError
 
-_FULL_SHARE: Final = 20  # of the whole that is kept for removals
-_FULL_MAX: Final = 1 << 30  # but no more
+_FULL_SHARE: Final = 20  # 1/20 of the whole is kept for removals ...
+_FULL_MAX: Final = 1 << 30  # ... but no more than this
 
-Batch = Sequence[tuple[bytes, bytes | None]]  # each key at most once; None deletes
+Batch = Sequence[tuple[bytes, bytes | None]]  # has each key at most once; None deletes the key
 
 
 class StoreError(BraidError):
@@ -23,14 +23,14 @@ class StoreError(BraidError):
 
 
 class StoreFullError(StoreError):
-    """There is no room for the batch: not in the store's bound, or not on its disk. Nothing was
-    written; the same batch may fit later."""
+    """There is no room for the batch, within the store's bound or on its disk. Nothing was written;
+    the same batch may fit later."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRoom:
-    """Bytes that records take, and bytes that they may take: by the store's bound, and by the disk
-    as others have filled it. reserve: what is kept so that removals can be written."""
+    """The bytes that records take, and that they may take: by the store's bound, and by the free
+    space of the disk. reserve: the bytes that are kept so that removals can be written."""
 
     used: int
     total: int
@@ -42,17 +42,17 @@ class StoreRoom:
 
     @property
     def is_full(self) -> bool:
-        """Nothing that grows fits any more."""
+        """Whether no growth fits any more."""
         return self.free <= max(self.reserve, min(self.total // _FULL_SHARE, _FULL_MAX))
 
 
 class Snapshot(Protocol):
-    """One committed state. Used by one thread; iterators end before `close`."""
+    """One committed state. One thread uses it; its iterators must end before `close`."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
     def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records with start <= key < end, in order of their keys."""
+        """Yields the records with start <= key < end, in order of their keys."""
         ...
 
     def close(self) -> None: ...
@@ -60,15 +60,16 @@ class Snapshot(Protocol):
 
 class Store(Protocol):
     def snapshot(self) -> Snapshot:
-        """The newest committed state."""
+        """Returns the newest committed state."""
         ...
 
     def commit(self, batch: Batch) -> None:
-        """Write the batch and wait until it is durable. Raises StoreError: nothing was written."""
+        """Writes the batch and waits until it is durable. If it raises StoreError, nothing was
+        written."""
         ...
 
     def room(self) -> StoreRoom:
-        """As of the last commit; any thread."""
+        """Returns the room after the last commit. Any thread may call."""
         ...
 
     def close(self) -> None: ...

@@ -7,7 +7,7 @@
 // one. It goes with the READ of its end, when the file is closed without one, when files far behind
 // it in the order have been read, and after kKeptFor. So many files are on their way at once, and
 // so many bytes are kept at most; then fetching waits for READs. Threads: ANY THREAD, guarded by
-// mu_. Not here: the fetching (read.h), whose files they are (fsclient/fs/announced.py).
+// mu_. Not here: the fetching (early_fetch.h), whose files they are (fsclient/fs/announced.py).
 #pragma once
 #include <atomic>
 #include <chrono>

@@ -1,9 +1,9 @@
 #include "client/announced_files.h"
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <utility>
-
-#include "client/read.h"
 
 namespace braidfs::client {
 
@@ -22,6 +22,32 @@ void fetch_announced_later(Lane& lane) {
   lane.loop().defer([&lane] { fetch_announced(lane); });
 }
 
+// What was fetched, or could not be: its handle is done with.
+void announced_came(Lane& lane, EarlyFetch::Result file) {
+  Context& context = lane.context();
+  Prefetched& prefetched = context.prefetched();
+  const InodePtr inode = file.handle->inode;
+  context.open_files().closed(*file.handle);
+  context.inodes().idle(inode);
+  const CachedExtent& all = file.extent;
+  proceed_all(lane, file.bytes && file.is_whole
+                        ? prefetched.announced().fetched(all.ino, all.stamp, all.length,
+                                                         std::move(file.bytes))
+                        : prefetched.announced().missed(all.ino));
+  if (!prefetched.announced_expire().exchange(true))
+    expire_later(lane, prefetched.announced(), prefetched.announced_expire());
+  fetch_announced_later(lane);
+}
+
+void fetch_whole(Lane& lane, const HandlePtr& handle) {
+  uint64_t size = 0;
+  {
+    const std::scoped_lock lock(handle->inode->mu());
+    size = std::min<uint64_t>(handle->inode->size(), Announced::kFileMax);
+  }
+  EarlyFetch::start(lane, {handle->inode, 0, static_cast<uint32_t>(size), handle}, announced_came);
+}
+
 }  // namespace
 
 void fetch_announced(Lane& lane) {
@@ -30,7 +56,7 @@ void fetch_announced(Lane& lane) {
   bool is_one_missing = false;
   for (const uint64_t ino : announced.take(lane.loop().now())) {
     if (const HandlePtr handle = context.open_files().open_unlisted(ino, Announced::kFileMax)) {
-      ReadOperation::fetch(lane, handle);
+      fetch_whole(lane, handle);
     } else {
       is_one_missing = true;
       proceed_all(lane, announced.missed(ino));
@@ -39,26 +65,19 @@ void fetch_announced(Lane& lane) {
   if (is_one_missing) fetch_announced_later(lane);
 }
 
-void announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, uint32_t size,
-                    Buffer bytes) {
-  Context& context = lane.context();
-  Prefetched& prefetched = context.prefetched();
-  const uint64_t ino = handle->inode->ino();
-  context.open_files().closed(*handle);
-  context.inodes().idle(handle->inode);
-  const bool is_right = stamp != 0 && bytes;
-  proceed_all(lane, is_right ? prefetched.announced().fetched(ino, stamp, size, std::move(bytes))
-                             : prefetched.announced().missed(ino));
-  if (!prefetched.announced_expire().exchange(true))
-    expire_later(lane, prefetched.announced(), prefetched.announced_expire());
-  fetch_announced_later(lane);
+Announced::Found find_announced(Lane& lane, Fetch& fetch,
+                                const std::shared_ptr<Operation>& reader) {
+  Announced& announced = lane.context().prefetched().announced();
+  if (fetch.stamp() == 0 || !announced.any()) return Announced::Found::kNo;
+  return announced.read(fetch.extent(), fetch.buffer(), reader);
 }
 
-void piece_came(Lane& lane, const CachedExtent& extent, Buffer bytes) {
+void piece_came(Lane& lane, EarlyFetch::Result piece) {
   Prefetched& prefetched = lane.context().prefetched();
   Streams& streams = prefetched.streams();
-  proceed_all(lane, bytes ? streams.fetched(extent, std::move(bytes), lane.loop().now())
-                          : streams.missed(extent.ino, extent.offset));
+  const CachedExtent& extent = piece.extent;
+  proceed_all(lane, piece.bytes ? streams.fetched(extent, std::move(piece.bytes), lane.loop().now())
+                                : streams.missed(extent.ino, extent.offset));
   if (!prefetched.streams_expire().exchange(true))
     expire_later(lane, streams, prefetched.streams_expire());
 }

@@ -13,6 +13,7 @@
 #include "client/cutting.h"
 #include "client/drain.h"
 #include "client/fetching.h"
+#include "client/opened_fetch.h"
 #include "client/pieces.h"
 #include "client/ranges.h"
 #include "client/read.h"
@@ -199,25 +200,9 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, const fuse::Ne
 }
 
 bool Core::fetch_opened(fuse::LaneContext& at, const fuse::RequestHead& head, uint64_t fh) {
-  WholeReads& whole_reads = context_.prefetched().whole_reads();
-  const HandlePtr handle = whole_reads.is_watching() ? context_.open_files().find(fh) : nullptr;
-  if (!handle) return false;
-  uint64_t size = 0;
-  {
-    Inode& inode = *handle->inode;
-    const std::scoped_lock lock(inode.mu());
-    size = inode.size();
-    const bool is_small = size > 0 && size <= Announced::kFileMax;
-    if (inode.handles != 1 || !is_small) return false;
-    if (!whole_reads.fetches()) {
-      inode.is_probe = true;
-      inode.probed_bytes = 0;
-      return false;
-    }
-    inode.is_fetching = true;
-  }
-  ReadOperation::fetch_opened(lanes_.at(at.index), handle, head, static_cast<uint32_t>(size));
-  return true;
+  if (!context_.prefetched().whole_reads().is_watching()) return false;
+  const HandlePtr handle = context_.open_files().find(fh);
+  return handle && OpenedFetch::start(lanes_.at(at.index), handle, head);
 }
 
 std::optional<fuse::Waiting> Core::waiting(uint64_t unique) {

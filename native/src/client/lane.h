@@ -28,7 +28,9 @@
 namespace braidfs::client {
 
 class Context;
+class EarlyFetch;
 class Inode;
+class OpenedFetch;
 class Operation;
 class ReadOperation;
 
@@ -118,6 +120,8 @@ class Lane {
     if (!starved_.empty()) wake_starved();
   }
   Recycled<ReadOperation>& reads() noexcept { return reads_; }
+  Recycled<EarlyFetch>& early_fetches() noexcept { return early_fetches_; }
+  Recycled<OpenedFetch>& opened_fetches() noexcept { return opened_fetches_; }
   LaneCounters& counters() noexcept { return counters_; }
   size_t calls_in_work() const noexcept { return calls_.size() - idle_calls_.size(); }
   void log(LogLevel level, std::string text);
@@ -157,6 +161,8 @@ class Lane {
   std::deque<std::shared_ptr<Inode>> sync_due_;  // waiting for their turn in the background
   size_t syncing_ = 0;                           // in the background
   Recycled<ReadOperation> reads_;
+  Recycled<EarlyFetch> early_fetches_;
+  Recycled<OpenedFetch> opened_fetches_;
   LaneCounters counters_;
   Buffer landing_;
   bool ticking_ = false;

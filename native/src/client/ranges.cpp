@@ -62,7 +62,7 @@ void SeekOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t f
 }
 
 // What a target lost and is sent again is data, though the target does not know it just now (as
-// read.cpp).
+// fetch.cpp).
 bool SeekOperation::wait_for_pieces(Lane& lane) {
   Settled settled;
   {

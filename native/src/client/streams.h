@@ -15,7 +15,7 @@
 // as it read. A piece is named by inode, place and stamp (Inode::stamp), and given, until all of it
 // was, to READs that saw under the inode's mutex that DATA is leased and the stamp is this one.
 // What nobody reads for kKeptFor goes. So many bytes are under way or kept at most. Threads: ANY
-// THREAD, guarded by mu_. Not here: the fetching (read.h).
+// THREAD, guarded by mu_. Not here: the fetching (early_fetch.h).
 #pragma once
 #include <array>
 #include <atomic>

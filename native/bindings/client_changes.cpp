@@ -82,7 +82,7 @@ struct ChangeRun {
   nb::list moves;
 };
 
-nb::bytes record_bytes(const names::record::Record& record) {
+nb::bytes record_bytes(const record::Record& record) {
   return nb::bytes(record.data(), record.size());
 }
 

@@ -37,7 +37,6 @@ void attributes_put(Datapath& path, const nb::bytes& attributes, uint32_t valid_
 // grant as of before: these are not put.
 std::vector<uint64_t> attributes_put_rows(Datapath& path, const nb::bytes& attributes,
                                           const nb::bytes& wanted) {
-  namespace record = names::record;
   checked(attributes.size() == wanted.size() * record::kBytes, "columns of different lengths");
   const auto records = view(attributes);
   const auto is_wanted = view(wanted);

@@ -1,12 +1,15 @@
 """The tables of the wire and their copies in native/include/braidfs agree."""
 
+import logging
 import re
 from pathlib import Path
 
+from fsclient.fs import ports
 from fscommon import errors, limits
 from fscommon.errors import Retry, Status
-from fscommon.layout import capability
-from fscommon.wire import header
+from fscommon.layout import attributes, capability
+from fscommon.native import EventKind
+from fscommon.wire import header, messages
 from fscommon.wire.messages import BODIES
 from fscommon.wire.ops import SPECS, Op
 
@@ -84,6 +87,50 @@ def test_header_fields_lie_where_native_has_them() -> None:
     skipped = ("magic", "version", "reserved", "header_checksum")
     assert [name for _, name in fields if name not in skipped] == list(header.Header._fields)
     assert sum(int(bits) for bits, _ in fields) == header.HEADER_SIZE * 8
+
+
+def test_lease_bits() -> None:
+    native = constants("leases.h")
+    assert len(native) >= 7
+    assert native == {name: getattr(attributes, name) for name in native}
+
+
+def test_commit_flags() -> None:
+    native = constants("commit_flags.h")
+    assert native.pop("WRITTEN_CUT") == ports.WRITTEN_CUT
+    own = {name: value for name, value in vars(messages).items() if name.startswith("COMMIT_")}
+    assert native == own
+
+
+def test_event_kinds() -> None:
+    assert enumerators("events.h", "EventKind") == {kind.name: kind.value for kind in EventKind}
+
+
+def test_log_levels() -> None:
+    native = enumerators("events.h", "LogLevel")
+    own = {name: getattr(logging, name) for name in ("DEBUG", "WARNING", "ERROR")}
+    assert native == {**own, "NOTICE": logging.INFO}
+
+
+def test_fields_of_attribute_records_lie_where_native_has_them() -> None:
+    native = constants("attributes.h")
+    assert native.pop("BYTES") == attributes.ATTRIBUTES_SIZE
+    assert native.pop("INODE_IMMUTABLE") == attributes.INODE_IMMUTABLE
+    places = {name.removesuffix("_ns").upper(): at for name, at in _record_places()}
+    assert len(native) >= 18
+    assert native == {name: places[name] for name in native}
+
+
+def _record_places() -> list[tuple[str, int]]:
+    """The fields of an attribute record, each with its offset, found by packing them one by one."""
+    fields = attributes.Attributes.__slots__
+    empty = attributes.pack_fields(*[0] * len(fields))
+    places = []
+    for at, name in enumerate(fields):
+        packed = attributes.pack_fields(*[1 if at == field else 0 for field in range(len(fields))])
+        differing = [i for i, (a, b) in enumerate(zip(empty, packed, strict=True)) if a != b]
+        places.append((name, differing[0]))
+    return places
 
 
 def test_tables_are_complete() -> None:

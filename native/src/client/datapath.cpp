@@ -108,7 +108,7 @@ std::string Datapath::open_ahead(const AheadPage& page) {
   std::string taken(page.names.size(), '\0');
   for (size_t at = 0; at < taken.size(); ++at) {
     if (page.wanted[at] == std::byte{0}) continue;
-    const auto record = page.attributes.subspan(at * kAttributesSize, kAttributesSize);
+    const auto record = page.attributes.subspan(at * record::kBytes, record::kBytes);
     const auto capability = page.capabilities.subspan(at * sizeof(Capability), sizeof(Capability));
     const auto decoded = decode_attributes(record);
     const auto view = decode_view(page.layouts[at], capability);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "braidfs/attributes.h"
 #include "client/core.h"
 #include "fuse/session.h"
 #include "names/names.h"
@@ -54,7 +55,7 @@ struct AheadPage {
   bool is_valid() const noexcept {
     const size_t count = names.size();
     return layouts.size() == count && wanted.size() == count &&
-           attributes.size() == count * kAttributesSize &&
+           attributes.size() == count * record::kBytes &&
            capabilities.size() == count * sizeof(Capability);
   }
 };

@@ -14,25 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "braidfs/events.h"
 #include "net/unique_fd.h"
 
 namespace braidfs::client {
-
-enum class EventKind : uint8_t {
-  kConnect = 1,
-  kCommit = 2,
-  kInterrupt = 3,
-  kRelease = 4,
-  kDone = 5,
-  kUnmounted = 6,
-  kLog = 7,
-  kReopen = 8,
-  kCall = 11,  // 9 and 10 are the chunk server's
-  kAsk = 20,
-  kBirths = 24,
-  kCut = 25,
-  kWriteInline = 26,
-};
 
 struct Event {
   EventKind kind = EventKind::kLog;
@@ -42,8 +27,6 @@ struct Event {
   int64_t b = 0;
   std::string payload{};
 };
-
-enum class LogLevel : int64_t { kDebug = 10, kNotice = 20, kWarning = 30, kError = 40 };
 
 class EventQueue {
  public:

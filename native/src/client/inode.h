@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "braidfs/commit_flags.h"
+#include "braidfs/leases.h"
 #include "client/cuts.h"
 #include "client/events.h"
 #include "client/operation.h"
@@ -26,19 +28,6 @@
 #include "names/births.h"
 
 namespace braidfs::client {
-
-inline constexpr uint32_t kCommitSize = 1;
-inline constexpr uint32_t kCommitMtime = 2;
-inline constexpr uint32_t kCommitKillSuidgid = 4;
-inline constexpr uint32_t kCommitSynced = 8;
-inline constexpr uint32_t kCommitKillSgid = 16;  // also that of a group which may not execute
-// Never on the wire: the size is what the file has now, and not the least that it has. Nothing can
-// be committed.
-inline constexpr uint32_t kWrittenCut = 1u << 31;
-
-// Lease flags of an attribute record (docs/INTERFACES.md, section 7).
-inline constexpr uint32_t kLeaseData = 4;
-inline constexpr uint32_t kLeaseDataExclusive = 32;
 
 // Size and time to be committed at the metaserver.
 struct Written {

@@ -36,15 +36,15 @@ bool plausible(const FileView& view, std::span<const std::byte> layout) noexcept
 }  // namespace
 
 std::optional<Attributes> decode_attributes(std::span<const std::byte> record) noexcept {
-  if (record.size() != kAttributesSize) return std::nullopt;
-  const Attributes attributes{.ino = load<uint64_t>(record, 0),
-                              .size = load<uint64_t>(record, 8),
-                              .data_version = load<uint64_t>(record, 80),
-                              .change_version = load<uint64_t>(record, 88),
-                              .mtime_ns = load<int64_t>(record, 32),
-                              .mode = load<uint32_t>(record, names::record::kMode),
-                              .gid = load<uint32_t>(record, names::record::kGid),
-                              .is_immutable = names::record::is_immutable(record)};
+  if (record.size() != record::kBytes) return std::nullopt;
+  const Attributes attributes{.ino = load<uint64_t>(record, record::kIno),
+                              .size = load<uint64_t>(record, record::kSize),
+                              .data_version = load<uint64_t>(record, record::kDataVersion),
+                              .change_version = load<uint64_t>(record, record::kChangeVersion),
+                              .mtime_ns = load<int64_t>(record, record::kMtime),
+                              .mode = load<uint32_t>(record, record::kMode),
+                              .gid = load<uint32_t>(record, record::kGid),
+                              .is_immutable = record::is_immutable(record)};
   if (attributes.ino == 0 || attributes.size > kSizeMax) return std::nullopt;
   return attributes;
 }

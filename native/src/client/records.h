@@ -26,7 +26,6 @@ struct Attributes {
   uint32_t gid = 0;
   bool is_immutable = false;
 };
-inline constexpr size_t kAttributesSize = 128;
 std::optional<Attributes> decode_attributes(std::span<const std::byte> record) noexcept;
 
 // Where a file's bytes are and the right to reach them. Immutable: a change makes a new one, so

@@ -7,19 +7,13 @@
 #include <cstring>
 #include <span>
 
-namespace braidfs::names::record {
+#include "braidfs/attributes.h"
 
-inline constexpr size_t kBytes = 128;
+namespace braidfs::record {
+
 using Record = std::array<std::byte, kBytes>;
 
-inline constexpr size_t kIno = 0, kSize = 8, kBlocks = 16;
-inline constexpr size_t kAtime = 24, kMtime = 32, kCtime = 40, kBtime = 48;  // file_time.h
-inline constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72, kFlags = 76;
-inline constexpr size_t kDataVersion = 80, kChangeVersion = 88, kParent = 96, kLeaseFlags = 112;
-inline constexpr size_t kXattrCount = 116;
 inline constexpr uint32_t kPermissions = 07777;  // of the mode
-inline constexpr uint32_t kImmutable = 0x10;     // of the inode flags (chattr(1))
-inline constexpr uint32_t kOpenElsewhere = 64;   // beside the leases: another client has it open
 
 template <typename T>
 T field(std::span<const std::byte> record, size_t offset) noexcept {
@@ -39,7 +33,7 @@ inline void set_size(std::span<std::byte> record, uint64_t size) noexcept {
 }
 
 inline bool is_immutable(std::span<const std::byte> record) noexcept {
-  return (field<uint32_t>(record, kFlags) & kImmutable) != 0;
+  return (field<uint32_t>(record, kFlags) & kInodeImmutable) != 0;
 }
 
-}  // namespace braidfs::names::record
+}  // namespace braidfs::record

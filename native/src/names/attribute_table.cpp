@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "braidfs/leases.h"
 #include "core/file_time.h"
 #include "names/attribute_record.h"
 

@@ -45,19 +45,19 @@ size_t Names::drop_names(uint64_t ino, LostBatch& lost) {
 size_t Names::drop_leases(uint64_t token, std::span<const LostLease> lost, uint32_t facets) {
   LostBatch batch;
   uint32_t queues = lost.empty() ? fuse::kAllQueues : 0;
-  if ((facets & kFacetMeta) != 0) queues |= 1u << fuse::kAttributesQueue;
-  if ((facets & kFacetData) != 0 || facets == 0) queues |= 1u << fuse::kPagesQueue;
+  if ((facets & kLeaseMeta) != 0) queues |= 1u << fuse::kAttributesQueue;
+  if ((facets & kLeaseData) != 0 || facets == 0) queues |= 1u << fuse::kPagesQueue;
   size_t names = 0;
   for (const auto& [ino, locked] : lost) {
-    if ((facets & kFacetEntries) != 0) {
+    if ((facets & kLeaseEntries) != 0) {
       names += drop_names(ino, batch);
       queues |= 1u << fuse::names_queue(session_.nodeid(ino));
     }
-    if ((facets & kFacetMeta) != 0) {
+    if ((facets & kLeaseMeta) != 0) {
       batch.now.push_back(fuse::Notification::of_inode(session_.nodeid(ino), -1, 0));
       batch.now.back().patient = attributes_.drop(ino);
     }
-    if ((facets & kFacetData) != 0)
+    if ((facets & kLeaseData) != 0)
       fuse::invalidate_pages(batch.now, batch.behind, session_.nodeid(ino), locked);
   }
   std::ranges::move(batch.again, std::back_inserter(batch.now));

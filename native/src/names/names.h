@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "braidfs/leases.h"
 #include "fuse/name_handler.h"
 #include "fuse/notifier.h"
 #include "fuse/session.h"
@@ -26,11 +27,6 @@
 #include "names/lister.h"
 
 namespace braidfs::names {
-
-// Facets of a lease as one recall names them: those of docs/INTERFACES.md section 7.
-inline constexpr uint32_t kFacetMeta = 1;
-inline constexpr uint32_t kFacetEntries = 2;
-inline constexpr uint32_t kFacetData = 4;
 
 // An inode on which a lease is lost, and the pages of it that may be locked by READs which wait for
 // this very loss: nobody waits for theirs.

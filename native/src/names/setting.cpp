@@ -91,7 +91,7 @@ bool Names::setattr(const fuse::RequestHead& head, const fuse_setattr_in& in) {
   const auto of_nobody =
       [](const record::Record& record) -> std::optional<fuse::DataHandler::Ahead> {
     const bool is_open =
-        (record::field<uint32_t>(record, record::kLeaseFlags) & record::kOpenElsewhere) != 0;
+        (record::field<uint32_t>(record, record::kLeaseFlags) & kOpenElsewhere) != 0;
     if (is_open || record::field<uint32_t>(record, record::kNlink) != 1) return std::nullopt;
     return fuse::DataHandler::Ahead{.size = record::field<uint64_t>(record, record::kSize)};
   };

@@ -11,12 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "braidfs/events.h"
 #include "net/unique_fd.h"
 
 namespace braidfs::server {
-
-enum class EventKind : uint8_t { kLog = 7, kClosed = 9, kCorrupt = 10 };
-enum class LogLevel : uint8_t { kDebug = 10, kNotice = 20, kWarning = 30, kError = 40 };
 
 struct Event {
   EventKind kind;

@@ -28,7 +28,7 @@ constexpr int kPatience_ms = 20'000;  // a test that waits this long has failed
 }  // namespace
 
 Bytes attributes_record(uint64_t ino, uint64_t size, uint64_t change_version) {
-  Bytes record(kAttributesSize);
+  Bytes record(record::kBytes);
   store(record, 0, ino);
   store(record, 8, size);
   store(record, 80, change_version);

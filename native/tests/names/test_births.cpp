@@ -152,7 +152,7 @@ TEST_F(BirthTest, ADirectoryThatIsGivenBackIsPythons) {
   names_.dentries().undelegate(kFolder);
   EXPECT_TRUE(goes_to_python(create(6, "new")));
   EXPECT_TRUE(names_.dentries().delegate(kFolder));
-  lease_drop(kFolder, kFacetEntries);
+  lease_drop(kFolder, kLeaseEntries);
   EXPECT_TRUE(goes_to_python(create(8, "new")));
   EXPECT_FALSE(names_.dentries().delegate(kFolder));
 }
@@ -240,7 +240,7 @@ TEST_F(RemovalTest, WhatIsNotCertainOrNotPlainIsPythons) {
   EXPECT_TRUE(goes_to_python(unlink(12, "file")));
   put_file(S_IFDIR | 0755);
   EXPECT_TRUE(goes_to_python(unlink(14, "file")));
-  put_file(S_IFREG | 0644, 1, 0, 1 | record::kOpenElsewhere);
+  put_file(S_IFREG | 0644, 1, 0, 1 | kOpenElsewhere);
   EXPECT_TRUE(goes_to_python(unlink(16, "file")));
   put_file(S_IFREG | 0644);
   put_folder(S_IFDIR | 0755, 32);
@@ -256,7 +256,7 @@ TEST_F(RemovalTest, WhatIsOpenHereIsPythons) {
 }
 
 TEST_F(RemovalTest, AnInodeWithoutALeaseIsPythons) {
-  lease_drop(kFile, kFacetMeta);
+  lease_drop(kFile, kLeaseMeta);
   EXPECT_TRUE(goes_to_python(unlink(6, "file")));
 }
 
@@ -289,7 +289,7 @@ TEST_F(RemovalTest, TooManyThatAreNotAnsweredArePythons) {
 
 TEST_F(RemovalTest, ANameThatWentIsNotRecalledByName) {
   ask(0, create(6, "new"));
-  EXPECT_EQ(lease_drop(kFolder, kFacetEntries), 2u);
+  EXPECT_EQ(lease_drop(kFolder, kLeaseEntries), 2u);
   EXPECT_EQ(names_.dentries().names(), 0u);
 }
 
@@ -402,7 +402,7 @@ TEST_F(MoveTest, WhatIsNotCertainOrNotPlainIsPythons) {
   put_file(S_IFDIR | 0755, 2);
   EXPECT_TRUE(goes_to_python(rename(18, "file", "new")));
   EXPECT_TRUE(goes_to_python(rename(20, "other", "file")));
-  put_file(S_IFREG | 0644, 2, 0, 1 | record::kOpenElsewhere);
+  put_file(S_IFREG | 0644, 2, 0, 1 | kOpenElsewhere);
   EXPECT_TRUE(goes_to_python(rename(22, "other", "file")));
   EXPECT_EQ(found(24, "file"), kFile);
   EXPECT_EQ(out_header(ask(0, rename(26, "file", "new"))).error, 0);  // it stays
@@ -478,7 +478,7 @@ TEST_F(SettingTest, WhatIsOpenOrNotPlainIsPythons) {
   EXPECT_TRUE(goes_to_python(chmod(6, 0600)));
   EXPECT_EQ(mode_after(chmod(8, 0600, kOther)), 0600u);
   echo_.busy_ = 0;
-  put_file(S_IFREG | 0644, 1, 0, 1 | record::kOpenElsewhere);
+  put_file(S_IFREG | 0644, 1, 0, 1 | kOpenElsewhere);
   EXPECT_TRUE(goes_to_python(chmod(10, 0600)));
   put_file(S_IFREG | 0644, 2);
   EXPECT_TRUE(goes_to_python(chmod(12, 0600)));

@@ -61,7 +61,7 @@ TEST(Known, WhatIsSealedIsKnownByLeasesAlone) {
   const auto now = AttributeTable::Clock::now();
   record::Record record{};
   record::set_field(record, record::kIno, uint64_t{7});
-  record::set_field(record, record::kFlags, record::kImmutable);
+  record::set_field(record, record::kFlags, record::kInodeImmutable);
   EXPECT_EQ(known.sealing(7, now), fuse::Sealing::kUnknown);
   attributes.put(record, std::chrono::hours(1), now);
   EXPECT_EQ(known.sealing(7, now), fuse::Sealing::kUnknown);

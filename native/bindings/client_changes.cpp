@@ -147,9 +147,7 @@ void slots_put(Datapath& path,
   checked(path.births().slots_put(std::move(taken)), "too many slots");
 }
 
-}  // namespace
-
-void bind_changes(nb::module_& module) {
+void bind_rows(nb::module_& module) {
   nb::class_<BirthRow>(module, "BirthRow",
                        "A new file that lanes made; fh: the handle that it is open by, if it is; "
                        "inline_bytes: all of it, if that is to lie in its record.")
@@ -210,8 +208,9 @@ void bind_changes(nb::module_& module) {
               nb::for_getter(nb::sig("def settings(self) -> list[SettingRow]")))
       .def_ro("moves", &ChangeRun::moves,
               nb::for_getter(nb::sig("def moves(self) -> list[MoveRow]")));
-  PortClass<ChangesPort> type(
-      module, "ChangesPort", "What lanes change in directories that are delegated to this client.");
+}
+
+void bind_delegation(PortClass<ChangesPort>& type) {
   type.def(
           "entries_delegate",
           [](Datapath& path, uint64_t ino) { return path.dentries().delegate(ino); }, "ino"_a,
@@ -245,8 +244,11 @@ void bind_changes(nb::module_& module) {
           "slots_clear", [](Datapath& path) { path.births().slots_clear(); }, "The slots are void.")
       .def(
           "slots_left", [](Datapath& path) { return path.births().slots(); },
-          "How many slots are unused.")
-      .def(
+          "How many slots are unused.");
+}
+
+void bind_change_runs(PortClass<ChangesPort>& type) {
+  type.def(
           "changes_left", [](Datapath& path) { return path.births().any(); },
           "Whether changes wait to be taken.")
       .def("changes_take", &changes_take, "spare_open"_a,
@@ -269,6 +271,16 @@ void bind_changes(nb::module_& module) {
           "length_max"_a,
           "Before start(): new files of so many bytes at most may lie in their record (decision "
           "0037); 0: none.");
+}
+
+}  // namespace
+
+void bind_changes(nb::module_& module) {
+  bind_rows(module);
+  PortClass<ChangesPort> type(
+      module, "ChangesPort", "What lanes change in directories that are delegated to this client.");
+  bind_delegation(type);
+  bind_change_runs(type);
 }
 
 }  // namespace braidfs::bindings

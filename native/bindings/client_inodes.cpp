@@ -42,16 +42,7 @@ nb::object written_row(const std::optional<client::Written>& written) {
   return written ? nb::cast(*written) : nb::none();
 }
 
-}  // namespace
-
-void bind_inodes(nb::module_& module) {
-  nb::class_<client::Written>(module, "WrittenRow",
-                              "What was written and is not committed; flags: COMMIT_*.")
-      .def_ro("size", &client::Written::size)
-      .def_ro("mtime_ns", &client::Written::mtime_ns)
-      .def_ro("flags", &client::Written::flags);
-  PortClass<InodesPort> type(module, "InodesPort",
-                             "Open files, their handles, and the leases on their bytes.");
+void bind_layouts_and_leases(PortClass<InodesPort>& type) {
   type.def("put", &inode_put, "attributes"_a, "layout"_a, "capability"_a,
            "An inode with its layout and capability, before a handle of it. Raises ValueError.")
       .def("resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a,
@@ -80,8 +71,11 @@ void bind_inodes(nb::module_& module) {
           "Answers an ASK event, after put() and lease(). error: an errno, or 0.")
       .def(
           "drop", [](Datapath& path, uint64_t ino) { path.core().inode_drop(ino); }, "ino"_a,
-          ReleaseGil(), "Forgets an inode that has no open handles and nothing dirty.")
-      .def(
+          ReleaseGil(), "Forgets an inode that has no open handles and nothing dirty.");
+}
+
+void bind_local_opens_and_written(PortClass<InodesPort>& type) {
+  type.def(
           "keep", [](Datapath& path, uint64_t ino) { return path.core().inode_keep(ino); }, "ino"_a,
           ReleaseGil(),
           "Lanes answer OPEN for reading while its bytes are leased (decision 0017). False: "
@@ -112,8 +106,11 @@ void bind_inodes(nb::module_& module) {
             return written_row(unlocked([&] { return path.core().inode_take(ino); }));
           },
           "ino"_a, nb::sig("def take(self, ino: int) -> WrittenRow | None"),
-          "As written(), and marks it as committed.")
-      .def(
+          "As written(), and marks it as committed.");
+}
+
+void bind_handles(PortClass<InodesPort>& type) {
+  type.def(
           "handle_put",
           [](Datapath& path, uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct) {
             checked(unlocked([&] { return path.core().handle_put(fh, ino, open_flags, direct); }),
@@ -143,6 +140,21 @@ void bind_inodes(nb::module_& module) {
             return unlocked([&] { return path.core().inode_commits(ino); });
           },
           "ino"_a, "Whether a COMMIT event is not answered yet.");
+}
+
+}  // namespace
+
+void bind_inodes(nb::module_& module) {
+  nb::class_<client::Written>(module, "WrittenRow",
+                              "What was written and is not committed; flags: COMMIT_*.")
+      .def_ro("size", &client::Written::size)
+      .def_ro("mtime_ns", &client::Written::mtime_ns)
+      .def_ro("flags", &client::Written::flags);
+  PortClass<InodesPort> type(module, "InodesPort",
+                             "Open files, their handles, and the leases on their bytes.");
+  bind_layouts_and_leases(type);
+  bind_local_opens_and_written(type);
+  bind_handles(type);
 }
 
 }  // namespace braidfs::bindings

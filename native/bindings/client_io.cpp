@@ -103,26 +103,7 @@ int pause_cuts(Datapath& path, uint64_t ino, bool paused) {
   return static_cast<int>(unlocked([&] { return path.core().pause_cuts(ino, paused); }));
 }
 
-}  // namespace
-
-void bind_io(nb::module_& module) {
-  nb::class_<EventRow>(module, "EventRow",
-                       "An event; what token, a and b mean depends on its kind.")
-      .def_ro("kind", &EventRow::kind)
-      .def_ro("token", &EventRow::token)
-      .def_ro("ino", &EventRow::ino)
-      .def_ro("a", &EventRow::a)
-      .def_ro("b", &EventRow::b)
-      .def_ro("payload", &EventRow::payload);
-  nb::class_<UpcallRow>(
-      module, "UpcallRow",
-      "A request of the kernel; bits 1: takes set-id bits, 8: SETATTR of given times.")
-      .def_ro("unique", &UpcallRow::unique)
-      .def_ro("pid", &UpcallRow::pid)
-      .def_ro("opcode", &UpcallRow::opcode)
-      .def_ro("bits", &UpcallRow::bits)
-      .def_ro("nodeid", &UpcallRow::nodeid);
-  PortClass<IoPort> type(module, "IoPort", "Events, upcalls, and work on the bytes of files.");
+void bind_reading_ahead(PortClass<IoPort>& type) {
   type.def("cache_open", &cache_open, "directory"_a, "bytes_max"_a, "cluster"_a,
            "passthrough"_a = false,
            "Before start(): a local cache in this directory. passthrough: half of it is for copies "
@@ -143,8 +124,11 @@ void bind_io(nb::module_& module) {
           "bytes_max"_a, "Bytes that may be read ahead of sequential readers; 0: none.")
       .def("announce", &announce, "inos"_a, "replaces"_a,
            "These files (inode numbers of 8 bytes) are going to be read in this order. Returns how "
-           "many are noted. Raises ValueError.")
-      .def(
+           "many are noted. Raises ValueError.");
+}
+
+void bind_file_work(PortClass<IoPort>& type) {
+  type.def(
           "drain",
           [](Datapath& path, uint64_t token, uint64_t ino, bool sync, bool commit) {
             path.core().drain(token, ino, sync, commit);
@@ -188,8 +172,11 @@ void bind_io(nb::module_& module) {
           "only_reach"_a,
           "Copies whole blocks between storage servers, then DONE(token), whose b has a bit for "
           "each stripe written. only_reach: nothing is copied, b is how many bytes could be. "
-          "Raises ValueError.")
-      .def("upcall", &upcall, "slot"_a, "The request behind an upcall slot. Raises ValueError.")
+          "Raises ValueError.");
+}
+
+void bind_answers(PortClass<IoPort>& type) {
+  type.def("upcall", &upcall, "slot"_a, "The request behind an upcall slot. Raises ValueError.")
       .def("answer", &answer, "slot"_a, "error"_a, "body"_a,
            "Answers a CALL event. error: an errno, or 0. Raises ValueError.")
       .def("events_fd", &Datapath::events_fd, "A descriptor that is readable while events wait.")
@@ -213,6 +200,31 @@ void bind_io(nb::module_& module) {
       .def("cuts_pause", &pause_cuts, "ino"_a, "paused"_a,
            "Lanes cut the file no more, or again. Returns 0: unknown inode, 1: every cut is "
            "reported, 2: drain() reports one.");
+}
+
+}  // namespace
+
+void bind_io(nb::module_& module) {
+  nb::class_<EventRow>(module, "EventRow",
+                       "An event; what token, a and b mean depends on its kind.")
+      .def_ro("kind", &EventRow::kind)
+      .def_ro("token", &EventRow::token)
+      .def_ro("ino", &EventRow::ino)
+      .def_ro("a", &EventRow::a)
+      .def_ro("b", &EventRow::b)
+      .def_ro("payload", &EventRow::payload);
+  nb::class_<UpcallRow>(
+      module, "UpcallRow",
+      "A request of the kernel; bits 1: takes set-id bits, 8: SETATTR of given times.")
+      .def_ro("unique", &UpcallRow::unique)
+      .def_ro("pid", &UpcallRow::pid)
+      .def_ro("opcode", &UpcallRow::opcode)
+      .def_ro("bits", &UpcallRow::bits)
+      .def_ro("nodeid", &UpcallRow::nodeid);
+  PortClass<IoPort> type(module, "IoPort", "Events, upcalls, and work on the bytes of files.");
+  bind_reading_ahead(type);
+  bind_file_work(type);
+  bind_answers(type);
 }
 
 }  // namespace braidfs::bindings

@@ -108,16 +108,7 @@ void backings_put(Datapath& path,
     passthrough->adopt(rows, handles);
 }
 
-}  // namespace
-
-void bind_mounting(nb::module_& module) {
-  nb::class_<HandleRow>(module, "HandleRow", "An open handle; direct: opened with FOPEN_DIRECT_IO.")
-      .def_ro("fh", &HandleRow::fh)
-      .def_ro("ino", &HandleRow::ino)
-      .def_ro("open_flags", &HandleRow::open_flags)
-      .def_ro("direct", &HandleRow::direct);
-  PortClass<MountingPort> type(module, "MountingPort",
-                               "The life of the mount, and its hand-over to another process.");
+void bind_mount_life(PortClass<MountingPort>& type) {
   type.def("mount", &mount, "mountpoint"_a, "source"_a, "options"_a, "read_only"_a,
            "Mounts by mount(2). Raises OSError.")
       .def("attach", &attach, "fuse_fd"_a,
@@ -150,8 +141,11 @@ void bind_mounting(nb::module_& module) {
           "Lanes read nothing more from the kernel, or go on. False: not all of them in time.")
       .def(
           "unanswered", [](Datapath& path) { return path.unanswered(); },
-          "How many requests were read from the kernel and are not answered.")
-      .def("hand_over", &hand_over, nb::sig("def hand_over(self) -> tuple[list[int], bytes]"),
+          "How many requests were read from the kernel and are not answered.");
+}
+
+void bind_hand_over(PortClass<MountingPort>& type) {
+  type.def("hand_over", &hand_over, nb::sig("def hand_over(self) -> tuple[list[int], bytes]"),
            "The descriptors of the connection, which survive exec(2), and what was agreed at INIT. "
            "Answers go nowhere afterwards. Raises OSError.")
       .def("share", &share, nb::sig("def share(self) -> tuple[list[int], bytes]"),
@@ -180,6 +174,20 @@ void bind_mounting(nb::module_& module) {
            "that the kernel has.")
       .def("handles", &handles, nb::sig("def handles(self) -> list[HandleRow]"),
            "All open handles.");
+}
+
+}  // namespace
+
+void bind_mounting(nb::module_& module) {
+  nb::class_<HandleRow>(module, "HandleRow", "An open handle; direct: opened with FOPEN_DIRECT_IO.")
+      .def_ro("fh", &HandleRow::fh)
+      .def_ro("ino", &HandleRow::ino)
+      .def_ro("open_flags", &HandleRow::open_flags)
+      .def_ro("direct", &HandleRow::direct);
+  PortClass<MountingPort> type(module, "MountingPort",
+                               "The life of the mount, and its hand-over to another process.");
+  bind_mount_life(type);
+  bind_hand_over(type);
 }
 
 }  // namespace braidfs::bindings

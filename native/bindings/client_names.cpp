@@ -129,15 +129,7 @@ void expire_names(Datapath& path, uint64_t parent, const std::vector<nb::bytes>&
   checked(unlocked([&] { return path.expire_names(parent, texts); }));
 }
 
-}  // namespace
-
-void bind_names(nb::module_& module) {
-  nb::class_<ChildrenRow>(module, "ChildrenRow", "Granted children of directories.")
-      .def_ro("count", &ChildrenRow::count)
-      .def_ro("used", &ChildrenRow::used)
-      .def_ro("unused", &ChildrenRow::unused);
-  PortClass<NamesPort> type(module, "NamesPort",
-                            "Names and attributes that lanes answer, and the leases on them.");
+void bind_attributes_and_names(PortClass<NamesPort>& type) {
   type.def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a, "leased"_a,
            "Lanes answer GETATTR by this record (without a lease: of directories). Raises "
            "ValueError.")
@@ -195,8 +187,11 @@ void bind_names(nb::module_& module) {
           },
           "parent"_a, "name"_a, "new_parent"_a, "new_name"_a,
           "Before a RENAME leaves: the kernel takes along what it was told of the name. False: "
-          "that is not kept in mind.")
-      .def("open_ahead", &open_ahead, "parent"_a, "has_names"_a, "names"_a, "attributes"_a,
+          "that is not kept in mind.");
+}
+
+void bind_children(PortClass<NamesPort>& type) {
+  type.def("open_ahead", &open_ahead, "parent"_a, "has_names"_a, "names"_a, "attributes"_a,
            "layouts"_a, "capabilities"_a, "wanted"_a,
            "Columns of OPENED_AHEAD: lanes answer LOOKUP (if the names are certain), GETATTR and "
            "OPEN for reading of the wanted (a byte each). Returns which were taken, a byte each. "
@@ -225,8 +220,11 @@ void bind_names(nb::module_& module) {
           "children_pause", [](Datapath& path, bool paused) { path.core().pause_granted(paused); },
           "paused"_a, "Lanes open no more granted children meanwhile.")
       .def("children_counts", &children_counts,
-           "How many there are; how many lanes opened, each once; how many were dropped unopened.")
-      .def("expire_names", &expire_names, "parent"_a, "names"_a,
+           "How many there are; how many lanes opened, each once; how many were dropped unopened.");
+}
+
+void bind_leases(PortClass<NamesPort>& type) {
+  type.def("expire_names", &expire_names, "parent"_a, "names"_a,
            "The kernel asks for these names again. Raises OSError.")
       .def(
           "lease_until",
@@ -253,6 +251,20 @@ void bind_names(nb::module_& module) {
           "ino"_a, "offset"_a, "length"_a,
           "The kernel drops these pages of an inode; offset -1: its attributes alone. Raises "
           "OSError.");
+}
+
+}  // namespace
+
+void bind_names(nb::module_& module) {
+  nb::class_<ChildrenRow>(module, "ChildrenRow", "Granted children of directories.")
+      .def_ro("count", &ChildrenRow::count)
+      .def_ro("used", &ChildrenRow::used)
+      .def_ro("unused", &ChildrenRow::unused);
+  PortClass<NamesPort> type(module, "NamesPort",
+                            "Names and attributes that lanes answer, and the leases on them.");
+  bind_attributes_and_names(type);
+  bind_children(type);
+  bind_leases(type);
 }
 
 }  // namespace braidfs::bindings

@@ -184,8 +184,8 @@ def _pass_over(system: str, folder: Path, runs: Runs) -> None:
 
 
 def _clients_pass_over(cluster: Cluster, runs: Runs) -> None:
-    """The other clients are mounted only as long as they are needed, because a client that is alone
-    works differently."""
+    """The other clients are mounted only as long as they are needed, because the
+    metaserver tells a client when it is the only one."""
     for setting in SETTINGS:
         if setting.clients == 1:
             continue

@@ -1,10 +1,10 @@
 /* LD_PRELOAD: appends every write to, and sync of, a file named data.mdb to $BRAIDFS_WRITE_LOG.
  *
  * Record: u8 kind ('W' write, 'D' write through an O_DSYNC descriptor, 'S' fdatasync or fsync),
- * u64 offset, u32 length, then the bytes. A record is appended after the call succeeded. Only what
- * LMDB and our store use is covered: pwrite, pwritev, writev and write with lseek, fdatasync, fsync,
- * and posix_fallocate (a write of no bytes where the file ends by it); msync and ftruncate of the
- * file abort, so that an unseen way to the disk fails loudly. */
+ * u64 offset, u32 length, then the bytes. A record is appended after the call succeeded. Only calls
+ * that LMDB and our store use are recorded: pwrite, pwritev, writev and write with lseek, fdatasync,
+ * fsync, and posix_fallocate (as an empty write at the new end of the file); msync and ftruncate of
+ * the file abort, so that an unrecorded way to the disk fails loudly. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -123,7 +123,7 @@ int ftruncate(int fd, off_t length) {
   return real(fd, length);
 }
 
-/* With large files it goes by either name. */
+/* With large files the call has either name. */
 static int allocated(int fd, off_t end, int error) {
   if (error == 0 && watched(fd)) record('W', (uint64_t)end, NULL, 0, 0);
   return error;

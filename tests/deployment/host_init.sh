@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# PID 1 of a test host: makes a root of its own over this machine's, and becomes systemd there.
+# PID 1 of a test host: it makes a root of its own over this machine's, and becomes systemd there.
 # host_init.sh FOLDER NAME SHARED, inside fresh mount, pid, net, uts, ipc and cgroup namespaces.
-# The root is an overlay whose upper half is a tmpfs: nothing that a host does reaches the machine.
-# The folder SHARED of the machine is seen at /mnt, read-only.
+# The root is an overlay whose upper layer is a tmpfs: no change of a host reaches the machine.
+# The folder SHARED of the machine is visible at /mnt, read-only.
 set -euo pipefail
 folder=$1
 name=$2
@@ -15,7 +15,7 @@ mount -t tmpfs -o mode=755 tmpfs "$folder"
 mkdir "$folder/upper" "$folder/work" "$root"
 mount -t overlay -o "lowerdir=/,upperdir=$folder/upper,workdir=$folder/work" overlay "$root"
 
-# What this machine may have of its own.
+# Remove services and files that this machine may have.
 rm -rf "$root"/etc/systemd/system "$root"/etc/braidfs "$root"/opt/braidfs "$root"/srv/braidfs \
   "$root"/var/lib/braidfs "$root"/sbin/mount.fuse.braidfs "$root"/etc/systemd/journald.conf.d
 mkdir -p "$root/etc/systemd/system"
@@ -52,7 +52,7 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 
-# What a host without hardware and users does not need.
+# Disable units that a host without hardware and users does not need.
 ln -s /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
 for unit in systemd-udevd.service systemd-udevd-kernel.socket systemd-udevd-control.socket \
   systemd-udev-trigger.service systemd-logind.service systemd-timesyncd.service \

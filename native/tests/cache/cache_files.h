@@ -1,4 +1,5 @@
-// What the tests of cache directories share: bytes that tell where they belong, and files that rot.
+// Shared parts of the tests of cache directories: bytes that depend on their place, and ways to
+// damage files.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,12 +10,12 @@
 
 namespace braidfs::cache {
 
-// Of a file, at that place.
+// The byte of a file at that place.
 inline std::byte byte_at(uint64_t ino, uint64_t at) {
   return std::byte(ino * 31 + at * 7 + at / 4096);
 }
 
-// With that suffix; none where there is no such folder.
+// The files with that suffix; empty if there is no such folder.
 inline std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder,
                                                    const std::string& suffix) {
   std::vector<std::filesystem::path> found;

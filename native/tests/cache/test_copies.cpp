@@ -1,5 +1,5 @@
-// Whole copies on a real disk: made of slices that are there, found again after they were checked,
-// and whatever happens to their files costs the copy and never more.
+// Whole copies on a real disk: they are made of cached slices and found again after a check, and
+// damage to their files only costs the copy.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -60,7 +60,7 @@ class CacheCopies : public ::testing::Test {
     cache_->settle();
   }
   static WholeFile file(uint64_t ino, uint64_t stamp = 5) { return {ino, stamp, kSize}; }
-  // Asks for it, and waits until it is made, or is not.
+  // Requests the copy, and waits until it is made or refused.
   bool ask(uint64_t ino, uint64_t stamp = 5) {
     const bool there = static_cast<bool>(cache_->copies()->open(file(ino, stamp)));
     if (there) cache_->copies()->closed(file(ino, stamp));
@@ -103,7 +103,7 @@ TEST_F(CacheCopies, AreMadeOfWhatIsThereWholeAndFoundAfterRestart) {
   put(1);
   EXPECT_FALSE(ask(1));
   EXPECT_TRUE(reads(1));
-  EXPECT_FALSE(ask(1, 6));  // other bytes: the copy goes
+  EXPECT_FALSE(ask(1, 6));  // the bytes changed, so the copy is dropped
   EXPECT_TRUE(files("").empty());
   EXPECT_FALSE(ask(1));
   EXPECT_TRUE(reads(1));
@@ -134,7 +134,7 @@ TEST_F(CacheCopies, ChangedBytesAreFoundBeforeTheyAreUsed) {
   EXPECT_TRUE(reads(3 - broken));
   EXPECT_FALSE(reads(broken));
   cache_->copies()->settle();
-  EXPECT_TRUE(reads(broken));  // made again
+  EXPECT_TRUE(reads(broken));  // it was made again
 }
 
 TEST_F(CacheCopies, TornAndForeignFilesGo) {
@@ -165,7 +165,7 @@ TEST_F(CacheCopies, TornAndForeignFilesGo) {
   EXPECT_EQ(count("copies"), 0u);
   EXPECT_TRUE(fs::is_empty(directory_ / "whole"));
   remake();
-  // Of another cluster, as another program may have put it there.
+  // It belongs to another cluster, as if another program had put it there.
   const Cluster other{std::byte{9}};
   const auto bytes = encode(file(1), other, SliceSums(slice_count(kSize)));
   std::ofstream(files(".sum").at(0), std::ios::binary)
@@ -197,7 +197,8 @@ TEST_F(CacheCopies, OneGoesForWhatWasAskedForTwiceSince) {
   EXPECT_FALSE(ask(1));
   EXPECT_FALSE(ask(2));
   EXPECT_EQ(count("copies"), 2u);
-  for (int epoch = 0; epoch < 3; ++epoch) {  // larger than there is room for: what is there stays
+  // There is no room for all of it, so what is there stays.
+  for (int epoch = 0; epoch < 3; ++epoch) {
     EXPECT_TRUE(ask(1));
     EXPECT_TRUE(ask(2));
     EXPECT_FALSE(ask(3));
@@ -237,7 +238,7 @@ TEST_F(CacheCopies, AFullDiskCostsOnlyTheCopy) {
   EXPECT_EQ(count("copies_faults"), 1u);
   EXPECT_EQ(count("copies"), 0u);
   EXPECT_EQ(count("copies_bytes"), 0u);
-  EXPECT_FALSE(ask(1));  // it rests
+  EXPECT_FALSE(ask(1));  // the writing pauses
   EXPECT_EQ(count("copies_faults"), 1u);
   EXPECT_TRUE(fs::is_empty(place));
   cache_.reset();

@@ -88,9 +88,10 @@ TEST(CacheIndex, RefusesWhatCannotBe) {
   };
   EXPECT_EQ(count({{{1, 0}, 5, 0, 0}}), 0u);                // empty
   EXPECT_EQ(count({{{1, 0}, 5, kSliceBytes + 1, 0}}), 0u);  // longer than a slice
-  EXPECT_EQ(count({{{1, 0}, 5, kSliceBytes, 8191}}), 0u);   // not in the segment
+  EXPECT_EQ(count({{{1, 0}, 5, kSliceBytes, 8191}}), 0u);   // this place is not in the segment
   EXPECT_EQ(count({{{1, 0}, 5, 100, ~0u}}), 0u);
-  EXPECT_EQ(count({{{1, 0}, 5, 5000, 0}, {{2, 0}, 5, 1, 2}}), 1u);  // within the one before
+  // This place is within the one before.
+  EXPECT_EQ(count({{{1, 0}, 5, 5000, 0}, {{2, 0}, 5, 1, 2}}), 1u);
 }
 
 TEST(CacheSuperblock, Roundtrip) {

@@ -1,5 +1,5 @@
-// A cache directory on a real disk: what was put is found after it was opened anew, and whatever
-// happens to its files costs records and never more.
+// A cache directory on a real disk: records are found after it was opened again, and damage to its
+// files only costs records.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -93,7 +93,7 @@ TEST_F(CacheStore, FindsWhatWasPutAlsoWhenOpenedAnew) {
   const auto store = open();
   EXPECT_EQ(store->counts().records, lengths.size());
   for (size_t at = 0; at < lengths.size(); ++at) EXPECT_TRUE(reads(*store, at + 1, lengths[at]));
-  EXPECT_TRUE(put(*store, slice_of(77, 5000)));  // goes on in the same segment
+  EXPECT_TRUE(put(*store, slice_of(77, 5000)));  // it continues in the same segment
   EXPECT_TRUE(reads(*store, 77, 5000));
   EXPECT_EQ(files(".seg").size(), 1u);
 }
@@ -108,7 +108,7 @@ TEST_F(CacheStore, PutsManyAsOneWriteAndMore) {
   const auto length_of = [&](uint64_t ino) { return slices[ino - 1].length; };
   {
     const auto store = open();
-    EXPECT_TRUE(put(*store, slice_of(7, length_of(7))));  // it is there, between others
+    EXPECT_TRUE(put(*store, slice_of(7, length_of(7))));  // it is there already, between others
     EXPECT_EQ(store->put(slices), kMany - 1);
     EXPECT_GT(files(".seg").size(), 1u);
     for (uint64_t ino = 1; ino <= kMany; ++ino) EXPECT_TRUE(reads(*store, ino, length_of(ino)));
@@ -121,7 +121,7 @@ TEST_F(CacheStore, PutsManyAsOneWriteAndMore) {
 
 TEST_F(CacheStore, PutsSlicesOfManyPartsTogether) {
   std::vector<Slice> slices;
-  for (uint64_t ino = 1; ino <= 7; ++ino) {  // more parts than one write takes
+  for (uint64_t ino = 1; ino <= 7; ++ino) {  // these are more parts than one write takes
     Slice slice{{ino, 0}, 5, kSliceBytes, {}};
     for (uint32_t at = 0; at < kSliceBytes; at += kBlock)
       slice.parts.push_back(part_of(ino, at, kBlock));
@@ -137,7 +137,7 @@ TEST_F(CacheStore, PutsNoMoreOfManyThanFit) {
   for (uint64_t ino = 1; ino <= 80; ++ino) slices.push_back(slice_of(ino, kSliceBytes));
   const auto store = open();
   const size_t written = store->put(slices);
-  EXPECT_EQ(written, 56u);  // seven in each of eight segments
+  EXPECT_EQ(written, 56u);  // there are seven in each of eight segments
   EXPECT_EQ(store->counts().records, written);
   EXPECT_TRUE(reads(*store, 56, kSliceBytes));
   EXPECT_FALSE(store->find({57, 0}, 5));
@@ -272,7 +272,7 @@ TEST_F(CacheStore, ASmallerSizeKeepsTheYoungest) {
 
 TEST_F(CacheStore, WhenItIsFullNothingGoesThatIsRead) {
   const auto store = open();
-  constexpr uint64_t kHeld = 56;  // 8 segments of 7
+  constexpr uint64_t kHeld = 56;  // it is 8 segments of 7
   const auto epoch = [&](uint64_t begin, uint64_t count) {
     uint64_t hits = 0;
     for (uint64_t ino = begin; ino < begin + count; ++ino) {
@@ -288,7 +288,7 @@ TEST_F(CacheStore, WhenItIsFullNothingGoesThatIsRead) {
   for (int again = 0; again < 5; ++again) EXPECT_EQ(epoch(1, 200), kHeld);
   EXPECT_EQ(files(".seg").size(), 8u);
   uint64_t hits = 0;
-  for (int again = 0; again < 16; ++again) hits = epoch(1000, 40);  // another data set
+  for (int again = 0; again < 16; ++again) hits = epoch(1000, 40);  // this is another data set
   EXPECT_EQ(hits, 40u);
   EXPECT_GT(store->counts().evicted, 0u);
   EXPECT_EQ(files(".seg").size(), 8u);
@@ -312,7 +312,7 @@ TEST_F(CacheStore, GathersPartsOfSeveralReads) {
   ASSERT_TRUE(cache) << reason_;
   const uint32_t length = 300'000;
   cache->offer({1, 0}, 5, length, part_of(1, 131072, 131072));
-  cache->offer({1, 0}, 5, length, part_of(1, 131072, 131072));  // twice
+  cache->offer({1, 0}, 5, length, part_of(1, 131072, 131072));  // the same part comes twice
   cache->offer({1, 0}, 5, length, part_of(1, 262144, length - 262144));
   cache->settle();
   EXPECT_FALSE(cache->find({1, 0}, 5));
@@ -322,7 +322,7 @@ TEST_F(CacheStore, GathersPartsOfSeveralReads) {
   cache->offer({2, 0}, 5, length, part_of(2, 4096, 4096));  // a random read begins nothing
   cache->offer({2, 0}, 5, length, part_of(2, 0, 4096));
   cache->offer({2, 0}, 5, length, part_of(2, 8192, 262144));
-  cache->offer({2, 0}, 6, length, part_of(2, 270336, length - 270336));  // of other bytes
+  cache->offer({2, 0}, 6, length, part_of(2, 270336, length - 270336));  // the bytes are other ones
   cache->settle();
   EXPECT_FALSE(cache->find({2, 0}, 5));
   EXPECT_FALSE(cache->find({2, 0}, 6));
@@ -336,7 +336,8 @@ TEST_F(CacheStore, GatheringIsBounded) {
   }
   EXPECT_TRUE(assembly.add({500, 0}, 5, kSliceBytes, part_of(500, 512u << 10, 512u << 10)));
   EXPECT_FALSE(
-      assembly.add({1, 0}, 5, kSliceBytes, part_of(1, 512u << 10, 512u << 10)));  // given up
+      // This assembly was given up.
+      assembly.add({1, 0}, 5, kSliceBytes, part_of(1, 512u << 10, 512u << 10)));
 }
 
 TEST_F(CacheStore, ManyThreadsAtOnce) {

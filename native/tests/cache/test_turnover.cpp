@@ -1,4 +1,4 @@
-// The rule by which a full cache takes new slices, in a model of segments without a disk.
+// The rule by which a full cache accepts new slices, in a model of segments without a disk.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,13 +17,13 @@ uint64_t mixed(uint64_t number) {
   return (number ^ number >> 27) * 0x81DA'DEF4'BC2D'D44D;
 }
 
-// Slices of one byte each, in segments of kPerSegment.
+// A cache of slices of one byte each, in segments of kPerSegment.
 class ModelCache {
  public:
   static constexpr size_t kPerSegment = 50;
   explicit ModelCache(size_t segments) : segments_max_(segments) {}
 
-  // True: a hit.
+  // Returns whether it was a hit.
   bool read(uint64_t slice) {
     if (const auto found = where_.find(slice); found != where_.end()) {
       turnover_.used(segments_[found->second].use);
@@ -87,7 +87,7 @@ TEST(Turnover, EpochsThatFitHitAlways) {
 
 TEST(Turnover, EpochsLargerThanTheCacheKeepTheirShare) {
   for (const bool in_order : {false, true}) {
-    ModelCache cache(20);  // of 1,000
+    ModelCache cache(20);  // the data set has 1,000
     const auto files = data_set(0, 4000);
     cache.epoch(files, 1, in_order);
     for (uint32_t epoch = 2; epoch < 12; ++epoch) {
@@ -118,13 +118,13 @@ TEST(Turnover, AnotherDataSetTakesThePlaceOfOneThatIsReadNoMore) {
 }
 
 TEST(Turnover, ADataSetOfManyMoreThanAreTrackedComesInToo) {
-  ModelCache cache(100);  // of 5,000
+  ModelCache cache(100);  // the data set has 5,000
   cache.epoch(data_set(0, 5000), 1);
   cache.epoch(data_set(0, 5000), 2);
   double last = 0;
   for (uint32_t epoch = 3; epoch < 16; ++epoch)
     last = cache.epoch(data_set(1'000'000, 60'000), epoch);
-  EXPECT_GE(last, 0.06);  // of 0.083
+  EXPECT_GE(last, 0.06);  // 0.083 is possible
 }
 
 TEST(Turnover, AFileReadAgainAndAgainEvictsNoDataSetInUse) {

@@ -1,4 +1,4 @@
-// Times as records keep them.
+// Times as records store them.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace braidfs {
 namespace {
 
-constexpr int64_t kLast = 15'032'385'535;  // of ext4: 2446-05-10
+constexpr int64_t kLast = 15'032'385'535;  // ext4 can store no later time: 2446-05-10
 
 FileTime again(int64_t seconds, uint32_t nanoseconds) {
   return file_time(file_time_ns(static_cast<uint64_t>(seconds), nanoseconds));

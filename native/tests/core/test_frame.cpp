@@ -60,7 +60,7 @@ TEST(Frame, LengthsOverTheLimitAreRefused) {
 
 TEST(Blocks, SumsFollowBlockBoundariesOfTheObject) {
   std::vector<std::byte> payload(10000, std::byte{7});
-  const uint64_t offset = 4000;  // 96 bytes, 4096, 4096, 1712
+  const uint64_t offset = 4000;  // the pieces have 96, 4096, 4096 and 1712 bytes
   ASSERT_EQ(blocks_touched(offset, 10000), 4u);
   std::vector<uint64_t> sums(4);
   hash_blocks(offset, payload, sums);

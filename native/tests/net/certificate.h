@@ -1,4 +1,4 @@
-// A certificate for the host "test", signed by itself, in files of a folder of its own.
+// A self-signed certificate for the host "test", in files of a folder of its own.
 #pragma once
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
@@ -48,7 +48,7 @@ class Certificate {
   std::string certificate_file() const { return folder_ + "/crt"; }
   std::string key_file() const { return folder_ + "/key"; }
 
-  // Both ends of a local connection, their handshake done.
+  // Both ends of a local connection whose handshake is done.
   std::pair<Socket, Socket> sockets(UniqueFd one, UniqueFd other) const {
     std::string fault;
     const auto ours = TlsContext::client(certificate_file(), fault);

@@ -1,4 +1,4 @@
-// How long a loop looks before it sleeps, and that a loop which looks still does all else.
+// How long a loop polls before it sleeps, and that a polling loop still does all its other work.
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -30,9 +30,9 @@ TEST(BusyPoll, GrowsWhileWaitsEndSoonAfterTheWindow) {
   poll.slept(microseconds(60));
   EXPECT_EQ(poll.window(kNow), BusyPoll::kWindowMin);
   poll.slept(microseconds(60));
-  poll.slept(microseconds(60));  // 50 us now: not enough either
+  poll.slept(microseconds(60));  // it is 50 us now, which is not enough either
   EXPECT_EQ(poll.window(kNow), microseconds(100));
-  poll.slept(microseconds(60));  // would have been enough
+  poll.slept(microseconds(60));  // this would have been enough
   EXPECT_EQ(poll.window(kNow), microseconds(100));
   poll.slept(microseconds(199));
   poll.slept(microseconds(199));
@@ -83,13 +83,13 @@ TEST(BusyPoll, RestsTwiceAsLongWhenItIsSoAgain) {
     last = rest;
     now += rest;
   }
-  now += BusyPoll::kRestMax * 2;  // all was well for long: from the beginning
+  now += BusyPoll::kRestMax * 2;  // everything was well for long, so it starts again
   while (poll.window(now) > nanoseconds{}) poll.looked(true, now);
   EXPECT_EQ(poll.window(now + BusyPoll::kRestMin), microseconds(200));
 }
 
-// Two loops that wake each other in turns; whether looking pays is the machine's affair, so this
-// goes on until it did.
+// Two loops wake each other in turns. Whether polling pays depends on the machine, so this goes on
+// until it did.
 TEST(EventLoop, FindsEventsBeforeItSleeps) {
   EventLoop loop;
   UniqueFd there(eventfd(0, EFD_CLOEXEC));

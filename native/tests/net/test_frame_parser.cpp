@@ -1,4 +1,4 @@
-// Every cut of a stream of frames parses to the same frames; what is damaged is refused.
+// Every division of a stream of frames parses to the same frames; damaged frames are refused.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// The event loop's promises, and two streams talking over a socket pair.
+// What the event loop promises, and two streams that communicate over a socket pair.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -36,7 +36,7 @@ TEST(EventLoop, PostedTasksRunOnTheLoop) {
   EXPECT_EQ(ran, expected);
 }
 
-// docs/decisions/0044: who is woken to answer leaves the core to who asks.
+// docs/decisions/0044: a loop that was woken to answer yields the core to the thread that asked.
 TEST(EventLoop, GivesWay) {
   EventLoop loop;
   int policy = -1;
@@ -68,7 +68,7 @@ TEST(EventLoop, TimersRunInOrderAndCanBeCancelled) {
   EXPECT_EQ(order, "ab");
 }
 
-// A queue whose fd is an event that is raised only when it was asked for.
+// A queue whose fd is an event that is raised only when this was requested.
 class Memory final : public Queue {
  public:
   bool take() override {
@@ -104,7 +104,8 @@ TEST(EventLoop, AQueueIsAskedToTellOnlyBeforeASleep) {
 
 TEST(EventLoop, AQueueIsLookedAtWhileTheLoopPolls) {
   EventLoop loop;
-  class Filling final : public Queue {  // by each tenth look, and always before a sleep
+  // It is filled by each tenth poll, and always before a sleep.
+  class Filling final : public Queue {
    public:
     bool take() override { return ++looks % 10 == 0; }
     bool arm() override { return true; }
@@ -170,7 +171,7 @@ TEST(BufferPool, IsBoundedAndAligned) {
   EXPECT_EQ(pool.lent(), 1u);
 }
 
-// Every buffer is its own memory, also after it came back and its pages were given away.
+// Every buffer has its own memory, also after it was returned and its pages were released.
 TEST(BufferPool, BuffersDoNotOverlap) {
   constexpr size_t kCount = 2500;  // more than two slabs of them
   BufferPool pool(4096, kCount, kCount);
@@ -236,7 +237,7 @@ TEST(Slabs, BuffersOfAHugePageGoBackTogether) {
   Slabs slabs(kSize, Slabs::Pages::kHuge);
   std::vector<std::byte*> buffers;
   for (int index = 0; index < 9;
-       ++index) {  // of two whole huge pages and the next one's first quarter
+       ++index) {  // the pages are those of two whole huge pages and the first quarter of the next
     buffers.push_back(slabs.take());
     ASSERT_NE(buffers.back(), nullptr);
     std::memset(buffers.back(), 7, kSize);
@@ -297,7 +298,7 @@ struct Pair {
     frame.payload = payload;
     return left->send(std::move(frame));
   }
-  // So many frames, and their bytes, arrive as they were sent, and nothing is left.
+  // So many frames and bytes arrive as they were sent, and nothing is left.
   void expect_arrival(uint64_t frames, uint64_t bytes) {
     for (int turn = 0; turn < 10'000 && right_sink.frames < frames; ++turn) loop.turn(10);
     EXPECT_EQ(right_sink.frames, frames);
@@ -323,7 +324,7 @@ TEST(FrameStream, FramesOfAllSizesArriveInOrder) {
   pair.expect_arrival(200, total);
 }
 
-// A file of such bytes, without a name.
+// An unnamed file with such bytes.
 UniqueFd file_of(size_t length, std::byte content) {
   char name[] = "/tmp/braidfs-test-XXXXXX";
   UniqueFd file(mkstemp(name));
@@ -397,7 +398,7 @@ TEST(FrameStream, WhatIsLentIsNotCopied) {
   }
 }
 
-// Its checksums tell the receiver; the connection goes on.
+// The receiver notices by the checksums; the connection goes on.
 TEST(FrameStream, WhatAFileLacksComesAsZeros) {
   Pair pair;
   const UniqueFd file = file_of(10'000, std::byte{1});
@@ -425,7 +426,7 @@ TEST(FrameStream, APeerThatIsGoneEndsAFileToo) {
   std::atomic<bool> sent = false;
   EXPECT_TRUE(loop.post([&] {
     sent = stream.send({.files = part});
-    stream.flush();  // what the socket takes
+    stream.flush();  // this sends as much as the socket takes
     two.reset();
     stream.flush();
     loop.defer([&] { loop.stop(); });

@@ -1,7 +1,7 @@
 // Two ends of a stream on one event loop: over a socket pair, or over queue pairs of the fake
-// fabric. The initiator asks, the acceptor answers each request; both keep what they got. With
-// BRAIDFS_RDMA_DEVICE=rxe0 (port 1, GID index 1) in the environment the queue pairs are real ones
-// of that device; tests that need the fake fabric then skip themselves.
+// fabric. The initiator sends requests, the acceptor answers each; both keep what they received.
+// With BRAIDFS_RDMA_DEVICE=rxe0 (port 1, GID index 1) in the environment the queue pairs are real
+// ones of that device; tests that need the fake fabric are then skipped.
 #pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -146,7 +146,7 @@ class Ports {
     EXPECT_EQ(asks->connect(answers->local()), 0);
     return {asks, answers};
   }
-  // Everything that was lent is back, and no queue pair is left.
+  // Checks that all lent memory was returned, and that no queue pair is left.
   void expect_whole() {
     const auto is_idle = [this] { return initiator->is_idle() && acceptor->is_idle(); };
     for (int turn = 0; turn < 500 && !is_idle(); ++turn) loop_.turn(10);

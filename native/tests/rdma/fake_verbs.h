@@ -1,8 +1,10 @@
-// Verbs in memory, for tests: a fabric of queue pairs that does at once what is posted, unless a
+// Verbs in memory, for tests: a fabric of queue pairs that executes posted work at once, unless a
 // test holds it back, lets it go on in a random order across queue pairs, fails the nth piece of
-// work, or takes a peer away. It checks keys and bounds as a device does, and counts what went
-// wrong. What a queue pair had received and nobody took in is lost with it, slots included, as
-// cards have it. ANY THREAD: the fabric has one mutex.
+// work, or removes a peer. It checks keys and bounds as a device does, and counts violations.
+// Messages that a queue pair had received and that no program took are lost with it, slots
+// included, as on real cards.
+//
+// ANY THREAD: the fabric has one mutex.
 #pragma once
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -38,7 +40,7 @@ class Fabric {
     held_ = on;
     if (!on) run_all();
   }
-  // Does one piece of held work of a random queue pair; false when there was none.
+  // Executes one piece of held work of a random queue pair; false when there was none.
   bool step(std::mt19937& random);
   // The nth piece of work from now on (1: the next) ends with this status.
   void fail_after(size_t count, int status) {
@@ -46,8 +48,8 @@ class Fabric {
     fail_in_ = count;
     fail_status_ = status;
   }
-  void lose(uint32_t number);     // the queue pair answers no more
-  void give_up(uint32_t number);  // the device fails the queue pair and tells by an event
+  void lose(uint32_t number);     // the queue pair no longer answers
+  void give_up(uint32_t number);  // the device fails the queue pair and reports it by an event
   size_t works_done() const { return works_done_; }
   size_t pairs() const {
     const std::scoped_lock lock(mu_);
@@ -63,7 +65,7 @@ class Fabric {
     for (const auto& [key, memory] : regions_) bytes += memory.bytes.size();
     return bytes;
   }
-  size_t slots_posted() const;  // to all receive queues
+  size_t slots_posted() const;  // the sum over all receive queues
 
  private:
   friend class FakeDevice;
@@ -77,7 +79,7 @@ class Fabric {
   };
 
   void run_all();
-  bool run_one(Pair& pair);  // false: nothing, or it has to wait
+  bool run_one(Pair& pair);  // false if there is no work, or it must wait
   int perform(Pair& pair, const Work& work, Pair* peer, bool& wait);
   int move_bytes(const Work& work, const Pair& peer);
   void post(Pair& pair, std::span<const Work> chain);
@@ -92,7 +94,7 @@ class Fabric {
   uint32_t next_number_ = 100;
   uint32_t next_key_ = 1000;
   std::map<uint32_t, Pair*> pairs_;
-  std::map<uint32_t, Pair*> busy_;  // those that have work
+  std::map<uint32_t, Pair*> busy_;  // the queue pairs that have work
   std::set<Receives*> receives_;
   std::map<uint32_t, Memory> regions_;
 };
@@ -138,7 +140,7 @@ class Queue final : public CompletionQueue {
     }
     return static_cast<int>(count);
   }
-  void forget(uint32_t queue_pair) {  // with the fabric's mutex, as put()
+  void forget(uint32_t queue_pair) {  // the caller holds the fabric's mutex, as for put()
     std::erase_if(done_, [&](const Completion& one) { return one.queue_pair == queue_pair; });
   }
   void put(const Completion& completion) {
@@ -221,7 +223,7 @@ class Pair final : public QueuePair {
   friend class Fabric;
   Fabric& fabric_;
   const QueuePairSpec spec_;
-  std::vector<uint32_t>& events_;  // the device's
+  std::vector<uint32_t>& events_;  // these belong to the device
   uint32_t number_ = 0;
   uint32_t peer_ = 0;
   bool failed_ = false;
@@ -254,7 +256,7 @@ class FakeDevice final : public Device {
     made = std::make_unique<Pair>(fabric_, spec, events_);
     return 0;
   }
-  // The bytes stand behind the descriptor of a memfd.
+  // The bytes are those of the memfd behind the descriptor.
   int register_dmabuf(const Dmabuf& memory, bool remote_access,
                       std::unique_ptr<Region>& region) override {
     if (!takes_dmabuf) return -EOPNOTSUPP;
@@ -285,7 +287,7 @@ inline void Fabric::run_all() {
   for (bool moved = true; moved;) {
     moved = false;
     for (auto at = busy_.begin(); at != busy_.end();) {
-      Pair& pair = *(at++)->second;  // it may leave, and its peer
+      Pair& pair = *(at++)->second;  // it may be removed, and so may its peer
       const auto next = at == busy_.end() ? 0 : at->first;
       moved = run_one(pair) || moved;
       at = next == 0 ? busy_.end() : busy_.lower_bound(next);

@@ -1,5 +1,5 @@
-// A peer that says whatever a test wants: raw messages and raw work on a queue pair, with no
-// stream's rules. It keeps what it was sent.
+// A peer that sends whatever a test wants: raw messages and raw work on a queue pair, without the
+// rules of a stream. It keeps the messages that it received.
 #pragma once
 #include "ends.h"
 
@@ -33,7 +33,7 @@ class RawPeer final : private ChannelUser {
     head.head_length = head_length;
     return head;
   }
-  // One that moves `length` bytes.
+  // A message that moves `length` bytes.
   static MessageHead bulk_message(Bulk bulk, uint32_t length, size_t segments = 0) {
     MessageHead head = frame_message();
     head.bulk = static_cast<uint16_t>(bulk);
@@ -74,7 +74,7 @@ class RawPeer final : private ChannelUser {
     do_work(work, std::move(block));
   }
 
-  std::vector<Message> heard;  // heads and segments
+  std::vector<Message> heard;  // these are heads and segments
   bool failed = false;
 
  private:
@@ -88,7 +88,7 @@ class RawPeer final : private ChannelUser {
   void message_arrived(std::span<const std::byte> bytes) override {
     auto message = parse(bytes);
     ASSERT_TRUE(message);
-    message->frame_head = message->payload = {};  // gone with the slot
+    message->frame_head = message->payload = {};  // they are lost with the slot
     heard.push_back(std::move(*message));
   }
   void fetch_done(uint64_t, std::vector<Blocks>) override {}

@@ -25,7 +25,7 @@ class Conformance : public testing::TestWithParam<Kind> {
     answers.stream.reset();
     if (ports) ports->expect_whole();
   }
-  // The acceptor answers with what it got, and with as many bytes as `length` asks for.
+  // The acceptor answers with what it received, and with as many bytes as `length` says.
   void echo() {
     answers.on_frame = [this](const Got& frame) {
       Bytes bytes = frame.header.length > 0 ? pattern(frame.header.length, frame.header.request_id)

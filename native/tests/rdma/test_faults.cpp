@@ -1,6 +1,6 @@
-// What RDMA streams do when work fails, peers vanish or lie, memory and credits run short, and
-// completions of different queue pairs come in any order: nothing hangs, every end is told once,
-// and all that was lent comes back.
+// RDMA streams when work fails, peers vanish or lie, memory and credits run short, and completions
+// of different queue pairs come in any order: nothing hangs, every end is reported once, and all
+// lent memory is returned.
 #include <algorithm>
 #include <thread>
 
@@ -16,7 +16,7 @@ class Faults : public testing::Test {
       end.send(reply_to(frame.header), pattern(frame.header.length, frame.header.request_id));
     };
   }
-  // Writes and reads of mixed sizes.
+  // Sends writes and reads of mixed sizes.
   static void ask_much(End& asks, uint64_t count) {
     for (uint64_t id = 1; id <= count; ++id) {
       FrameHeader header = request(id);
@@ -28,7 +28,8 @@ class Faults : public testing::Test {
   net::EventLoop loop;
 };
 
-// A completion error at pieces of work all along the exchange; nth 0: none, to count them.
+// A completion error at each piece of work of the exchange in turn; nth 0: no error, to count the
+// pieces.
 TEST_F(Faults, WorkThatFailsEndsBothEndsOnceAndReturnsEverything) {
   NEEDS_FAKE_FABRIC();
   constexpr size_t kFrames = 30, kTries = 60;
@@ -134,7 +135,8 @@ TEST_F(Faults, AMemlockThatIsTooSmallIsToldWhenThePortIsMade) {
   EXPECT_EQ(port.make(), -ENOMEM);
 }
 
-// The fake unless it is told otherwise; Soft-RoCE up to now (docs/decisions/0011-gpu-memory.md).
+// The fake device refuses unless the test changes that; so does Soft-RoCE so far
+// (docs/decisions/0011-gpu-memory.md).
 TEST_F(Faults, ADeviceThatTakesNoDmabufSaysSo) {
   Ports ports(loop);
   const Dmabuf memory{.fd = -1, .offset = 0, .length = 4096, .address = 0};
@@ -159,7 +161,7 @@ TEST_F(Faults, APeerThatDescribesItselfWronglyIsRefused) {
   ports.acceptor->drop(channel);
 }
 
-// Both programs on threads of their own, for the sanitizers.
+// Both programs run on threads of their own, for the sanitizers.
 TEST_F(Faults, TwoThreadsExchangeFrames) {
   net::EventLoop other;
   Ports ports(loop);

@@ -1,5 +1,5 @@
 // Peers that authenticated and then break the rules: they lose their queue pair and the stream
-// ends; no byte outside what was offered is touched, and all that was lent comes back.
+// ends; no byte outside of the offered memory is touched, and all lent memory is returned.
 #include <algorithm>
 
 #include "raw_peer.h"
@@ -68,7 +68,7 @@ TEST_F(HostileClient, APlaceOutsideTheRegionCostsTheQueuePair) {
 TEST_F(HostileClient, APlaceTooSmallForTheReplyIsNotWrittenTo) {
   client->say(RawPeer::bulk_message(Bulk::kPlace, 100, 1),
               {piece_of(ports.initiator->out(), 0, 100)},
-              RawPeer::head_bytes(read_of(50000)));  // what the answer will have
+              RawPeer::head_bytes(read_of(50000)));  // the answer will have these bytes
   expect_cut();
 }
 
@@ -83,7 +83,7 @@ TEST_F(HostileClient, ARequestReplayedWhileItsFirstIsUnansweredIsRefused) {
   EXPECT_EQ(answers.got.size(), 1u);
 }
 
-// Each piece is one piece of work at the server: no more than an honest request has.
+// Each piece is one piece of work at the server: it accepts no more than an honest request has.
 TEST_F(HostileClient, APlaceInCrumbsIsRefused) {
   const auto whole = ports.initiator->out().block(0);
   for (const uint32_t crumb : {0u, 1000u}) {
@@ -175,7 +175,7 @@ TEST_F(HostileClient, BytesBesideTheQueuePairEndIt) {
   expect_cut();
 }
 
-// A server exposes nothing: no key of it opens anything, not even the right ones.
+// A server exposes no memory: no key of it gives access to any, not even the right keys.
 TEST_F(HostileClient, NoMemoryOfAServerCanBeReadOrWritten) {
   for (const auto kind : {Work::Kind::kRead, Work::Kind::kWrite}) {
     SCOPED_TRACE(static_cast<int>(kind));
@@ -191,7 +191,7 @@ TEST_F(HostileClient, NoMemoryOfAServerCanBeReadOrWritten) {
   }
 }
 
-// A client that agreed on a queue pair, spoke, and left before a lane had it: its messages had
+// A client agreed on a queue pair, sent messages, and left before a lane had it: its messages had
 // taken slots that all clients share.
 TEST_F(HostileClient, WhatADroppedQueuePairReceivedCostsNoSlots) {
   for (int round = 0; round < 8; ++round) {
@@ -233,7 +233,7 @@ class HostileServer : public testing::Test {
     asks.got.clear();
     HostileServer::SetUp();
   }
-  // Sends a READ of `length` bytes; the place that the server was told.
+  // Sends a READ of `length` bytes; returns the place that was offered to the server.
   Segment ask(uint32_t length, uint64_t id = 1) {
     EXPECT_TRUE(asks.send(request(id), {}, length));
     const size_t before = server->heard.size();
@@ -247,7 +247,8 @@ class HostileServer : public testing::Test {
     header.payload_length = payload_length;
     return RawPeer::head_bytes(header);
   }
-  // The device tells by an event (what Rail::has_failed() takes in), or with the next word.
+  // The device reports the failure by an event (which Rail::has_failed() reads), or with the next
+  // message.
   void expect_cut() {
     for (uint64_t id = 100; asks.closed_count == 0 && id < 110; ++id) {
       (void)asks.send(request(id));

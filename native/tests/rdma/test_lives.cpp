@@ -1,8 +1,8 @@
-// Streams through random lives: requests of all shapes while work is held back and let go in any
-// order, fails, peers vanish, receivers pause, ends are cut and connections are made anew. Whatever
-// happens, every request is answered in order with its own bytes or its stream ends, once; nothing
-// hangs; and in the end all that was lent is back. And many peers at once, whose share of memory is
-// bounded.
+// Streams with random histories: requests of all shapes while work is held back and released in any
+// order, work fails, peers vanish, receivers pause, ends are closed and connections are made again.
+// Whatever happens, every request is answered in order with its own bytes or its stream ends, once;
+// nothing hangs; and in the end all lent memory is returned. Other tests have many peers at once,
+// whose share of memory is bounded.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<uint32_t, 8> kLengths = {0, 1, 4096, 4097, 8192, 131072, 131073, 400001};
 
-// What a request asks for, told by its id.
+// How many bytes a request sends, derived from its id.
 uint32_t sent_length(uint64_t id) { return kLengths[id * 2654435761u % kLengths.size()]; }
 // A request has a long payload or a long answer, not both.
 uint32_t reply_length(uint64_t id) {
@@ -23,7 +23,7 @@ uint32_t reply_length(uint64_t id) {
   return sent_length(id) > kShortPayloadMax ? std::min(length, kShortPayloadMax) : length;
 }
 
-// Made once: they are what takes the time under a sanitizer.
+// They are made once, because they take most of the time under a sanitizer.
 const Bytes& bytes_of(uint32_t length, uint64_t id) {
   static std::map<std::pair<uint32_t, uint64_t>, Bytes> made;
   Bytes& bytes = made[{length, id % 5}];
@@ -145,7 +145,7 @@ class Lives : public testing::Test {
 
 TEST_F(Lives, EndAsTheyShouldWhateverHappens) {
   NEEDS_FAKE_FABRIC();
-  // More of them by hand: BRAIDFS_RDMA_SEEDS=500.
+  // BRAIDFS_RDMA_SEEDS=500 runs more of them by hand.
   const char* wanted = std::getenv("BRAIDFS_RDMA_SEEDS");
   const int seeds = wanted == nullptr ? 10 : std::atoi(wanted);
   constexpr int kActs = 1000;
@@ -166,9 +166,9 @@ TEST_F(Lives, EndAsTheyShouldWhateverHappens) {
   EXPECT_GT(opened, kLives * static_cast<size_t>(seeds)) << "connections were made anew";
 }
 
-// A thousand clients that all send what they may to a server that takes nothing in: its registered
-// memory stays what it was, what waits unread is bounded by credits, of which there are fewer for
-// each the more there are, and then all are served.
+// A thousand clients all send what they may to a server that reads nothing: its registered memory
+// does not grow, credits bound the unread messages (each client has fewer credits the more clients
+// there are), and then all are served.
 TEST_F(Lives, AThousandClientsCostBoundedMemory) {
   const bool is_real = real_device_name() != nullptr;
   const size_t count = is_real ? 100 : 1000;

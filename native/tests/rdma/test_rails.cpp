@@ -1,5 +1,5 @@
-// Rails come and go: what is closed fails its streams, gives nothing new, and is gone, with its
-// registered memory, when nothing uses it any more.
+// Rails are opened and closed: a closed rail fails its streams and gives no new ones, and it is
+// destroyed, with its registered memory, when nothing uses it any more.
 #include <algorithm>
 #include <thread>
 
@@ -22,7 +22,7 @@ class RailsTest : public testing::Test {
                                           .receive_slots = 64,
                                           .send_slots = 64};
 
-  // One more rail of a program; the device is the rail's, and can be told to fail.
+  // Opens one more rail of a program; its device can be made to fail.
   int add(Rails& rails, const PortSettings& settings, fake::FakeDevice** device = nullptr) {
     auto made = std::make_unique<fake::FakeDevice>(fabric);
     if (device != nullptr) *device = made.get();
@@ -34,7 +34,7 @@ class RailsTest : public testing::Test {
   static std::span<const std::byte> bytes_of(const Peer& peer) {
     return std::as_bytes(std::span(&peer, 1));
   }
-  // A connection between two rails, agreed on as two programs do.
+  // Opens a connection between two rails, agreed on as two programs do.
   void open(size_t left, size_t right) {
     uint64_t asking = 0, answering = 0;
     Peer one, two;
@@ -98,7 +98,7 @@ TEST_F(RailsTest, AnAgreementOnAClosedRailComesToNothing) {
   EXPECT_EQ(fabric.regions(), 0u) << "no lane ever used it";
 }
 
-// A device that comes and goes for years.
+// A device is removed and comes back many times.
 TEST_F(RailsTest, RailsMayComeAndGoWithoutEnd) {
   ASSERT_EQ(add(server, kAcceptor), 0);
   for (int round = 0; round < 3 * static_cast<int>(Rails::kRailsMax); ++round) {
@@ -126,7 +126,8 @@ TEST_F(RailsTest, ADeviceThatFailedIsToldUntilItsRailIsClosed) {
   EXPECT_TRUE(client.check().empty());
 }
 
-// Who only waits for an answer has no completion that would tell: the device's event does.
+// A stream that only waits for an answer gets no completion; the device's event reports the
+// failure.
 TEST_F(RailsTest, AQueuePairThatTheDeviceGaveUpEndsItsStream) {
   ASSERT_EQ(add(client, kInitiator), 0);
   ASSERT_EQ(add(server, kAcceptor), 0);
@@ -151,7 +152,7 @@ TEST_F(RailsTest, TooManyAtOnceAreRefused) {
   EXPECT_EQ(add(client, kInitiator), static_cast<int>(Rails::kRailsMax));
 }
 
-// A place in memory that is not the initiator's own (docs/decisions/0011): the wire knows no
+// The place is in memory that is not the initiator's own (docs/decisions/0011): the wire shows no
 // difference.
 TEST_F(RailsTest, AnswersCanBeWrittenIntoADmabuf) {
   NEEDS_FAKE_FABRIC();
@@ -180,7 +181,7 @@ TEST_F(RailsTest, AnswersCanBeWrittenIntoADmabuf) {
   head.segment_count = 1;
   head.bulk = static_cast<uint16_t>(Bulk::kPlace);
   head.bulk_length = place.length;
-  // The fabric of the ports has keys of its own: the region there is registered by its device.
+  // The fabric of the ports has keys of its own: its device registers the region there.
   std::unique_ptr<Region> there;
   ports.fake.takes_dmabuf = true;
   ASSERT_EQ(ports.fake.register_dmabuf(memory, true, there), 0);

@@ -1,5 +1,5 @@
 // The other end of a connection to a ChunkServer under test, and a server over a directory of its
-// own: blocking sockets, every wait bounded by kPatience. Test thread only.
+// own: blocking sockets, every wait bounded by kPatience. TEST THREAD ONLY.
 #pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -164,7 +164,7 @@ inline Frame ranged(Op op, uint64_t offset, uint32_t length, uint64_t file_id = 
   return frame.seal();
 }
 
-// From one object of the target to another one.
+// A copy from one object of the target to another one.
 inline Frame copy(const CopySource& source, uint64_t offset, uint32_t length, uint64_t sink,
                   const Capability& reading) {
   Frame frame = request(Op::kCopy, sink);
@@ -237,7 +237,7 @@ class Peer {
   }
   Status status_of(const Frame& frame) { return ask(frame).status(); }
 
-  // True when the server closed the connection; what it still sends is skipped.
+  // True when the server closed the connection; frames that it still sends are skipped.
   bool ends() {
     std::array<char, 65536> skipped;
     for (;;) {
@@ -317,7 +317,7 @@ class ServerTest : public ::testing::Test {
   }
 
   uint64_t counter(const std::string& name) { return server_->counters().at(name); }
-  // Waits for a condition that other threads bring about.
+  // Waits for a condition that other threads fulfil.
   static bool eventually(const std::function<bool()>& holds) {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (!holds()) {

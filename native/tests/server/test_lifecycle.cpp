@@ -5,7 +5,7 @@
 namespace braidfs::server {
 namespace {
 
-// Frames that one receive may take in after reading was stopped (net/frame_stream.cpp).
+// The most frames that one receive may read after reading was stopped (net/frame_stream.cpp).
 constexpr uint64_t kOvershootMax = 16 * (net::FrameParser::kStagingSize / kHeaderSize + 1);
 
 class Lifecycle : public ServerTest {
@@ -66,7 +66,7 @@ TEST_F(Lifecycle, FenceClosesTheSessionAndKeepsItOut) {
   EXPECT_EQ(metaserver.status_of(fence.seal()), Status::kOk);
   EXPECT_EQ(counter("connections"), 1u) << "answered only when the session's connections ended";
   EXPECT_TRUE(peer.ends());
-  server_->sessions(std::array{kSession});  // a table from before the fence
+  server_->sessions(std::array{kSession});  // the table is older than the fence
   Peer again = connect();
   EXPECT_TRUE(again.ends());
 }
@@ -280,7 +280,7 @@ TEST_F(Lifecycle, AFlippedBitOnDiskIsEioAndAnEvent) {
   int flipped = 0;
   for (const net::UniqueFd& fd : object_files()) {
     char byte = 0;
-    const off_t at = 4096 + 8 * 4096 + 77;  // block 8 of group 0, slot A
+    const off_t at = 4096 + 8 * 4096 + 77;  // this is block 8 of group 0, slot A
     ASSERT_EQ(::pread(fd.get(), &byte, 1, at), 1);
     byte ^= 1;
     ASSERT_EQ(::pwrite(fd.get(), &byte, 1, at), 1);

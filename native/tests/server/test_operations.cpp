@@ -46,7 +46,8 @@ Frame raw(Frame frame) {
   return frame.seal();
 }
 
-// docs/decisions/0047: what lies in the page cache goes to a local reader that checks it as it is.
+// docs/decisions/0047: bytes in the page cache go unchecked to a local reader, which checks them
+// itself.
 TEST_P(Operations, RawReadsAreLent) {
   Peer peer = connect();
   Bytes bytes = pattern(70'000);
@@ -55,7 +56,7 @@ TEST_P(Operations, RawReadsAreLent) {
   EXPECT_EQ(counter("reads_lent"), 0u);
   expect_bytes(peer.ask(raw(read(0, 70'000))), 0, bytes);
   EXPECT_EQ(counter("reads_lent"), 1u);
-  expect_bytes(peer.ask(raw(read(0, 200'000))), 0, bytes);  // to the object's end
+  expect_bytes(peer.ask(raw(read(0, 200'000))), 0, bytes);  // this is up to the object's end
   expect_bytes(peer.ask(raw(read(4096, 61'440))), 4096,
                Bytes(bytes.begin() + 4096, bytes.begin() + 65'536));
   EXPECT_EQ(counter("reads_lent"), 3u);
@@ -66,7 +67,7 @@ TEST_P(Operations, RawReadsAreLent) {
   EXPECT_EQ(counter("read_bytes"), 70'000u * 3 + 61'440 + 60'000 + 8192);
   ASSERT_EQ(peer.status_of(ranged(Op::kSync, 0, 0)), Status::kOk);
   const Bytes other = pattern(4096, 9);
-  ASSERT_EQ(peer.status_of(write(8192, other)), Status::kOk);  // lies in the redo log now
+  ASSERT_EQ(peer.status_of(write(8192, other)), Status::kOk);  // it is in the redo log now
   std::copy(other.begin(), other.end(), bytes.begin() + 8192);
   expect_bytes(peer.ask(raw(read(0, 70'000))), 0, bytes);
   EXPECT_EQ(counter("reads_lent"), 3u);
@@ -86,7 +87,7 @@ TEST_P(Operations, RawReadsFetchWhatTheyLend) {
   server_->stop(5000);
   launch({.lane_count = 1, .io = GetParam()});
   Peer peer = connect();
-  for (int round = 0; round < 2; ++round) {  // the first has to read the records, too
+  for (int round = 0; round < 2; ++round) {  // the first one must read the records, too
     for (const net::UniqueFd& fd : object_files())
       ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
     expect_bytes(peer.ask(raw(read(0, 150'000))), 0, bytes);
@@ -94,14 +95,15 @@ TEST_P(Operations, RawReadsFetchWhatTheyLend) {
   EXPECT_GE(counter("reads_lent"), GetParam() == IoEngine::kUring ? 1u : 0u);
 }
 
-// The reader sees it, asks again, and is told.
+// The reader notices it, asks again, and gets the error.
 TEST_P(Operations, WrongBytesThatAreLentShow) {
   Peer peer = connect();
   const Bytes bytes = pattern(100'000);
   ASSERT_EQ(peer.status_of(write(0, bytes)), Status::kOk);
   ASSERT_EQ(peer.status_of(ranged(Op::kSync, 0, 0)), Status::kOk);
   for (const net::UniqueFd& fd : object_files()) {
-    ASSERT_EQ(::pwrite(fd.get(), "wrong", 5, 4096 + 3 * 4096), 5);  // block 3 of group 0, slot A
+    // This is block 3 of group 0, slot A.
+    ASSERT_EQ(::pwrite(fd.get(), "wrong", 5, 4096 + 3 * 4096), 5);
     ASSERT_EQ(fsync(fd.get()), 0);
   }
   const Reply reply = peer.ask(raw(read(0, 100'000)));
@@ -153,7 +155,7 @@ TEST_P(Operations, MissingObjectIsAHoleUnlessItMustExist) {
   EXPECT_EQ(peer.status_of(must.seal()), Status::kNoObject);
 }
 
-// What a disk has lost is not made anew, as the rest of it would be zeros.
+// An object that a disk has lost is not created again, because the rest of it would be zeros.
 TEST_P(Operations, WhatMustExistIsNotMade) {
   Peer peer = connect();
   Peer metaserver = connect_metaserver();
@@ -262,8 +264,8 @@ TEST_P(Operations, CopyOfAnObjectThatIsNotThere) {
   expect_bytes(peer.ask(read(0, 8192, kSink)), 0, expected);
 }
 
-// The metaserver is told of a copy that its sink's object is durable: from then on none is a lost
-// one.
+// A copy reports to the metaserver that its sink's object is durable: from then on a missing object
+// is a lost one.
 TEST_P(Operations, CopyOfNothingLeavesAnObject) {
   Peer peer = connect();
   EXPECT_EQ(peer.status_of(copy(0, 0, 1 << 20, kSink)), Status::kOk);
@@ -297,10 +299,11 @@ TEST_P(Operations, CommandsOfAFormerAttemptAreRefused) {
   EXPECT_EQ(peer.status_of(ranged(Op::kPunch, 0, 8192)), Status::kStaleTruncateEpoch);
   EXPECT_EQ(peer.status_of(ranged(Op::kSeek, 0, 0)), Status::kStaleTruncateEpoch);
   CopySource source = source_at(kFile, 0);
-  source.epoch_end = 3;  // knows of epoch 2
+  source.epoch_end = 3;  // it knows of epoch 2
   EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, capability_for(kFile))),
             Status::kStaleTruncateEpoch);
-  for (const uint32_t epoch_end : {0u, 4u}) {  // of an earlier client; of this epoch
+  // The first is an earlier client's, the second this epoch's.
+  for (const uint32_t epoch_end : {0u, 4u}) {
     source.epoch_end = epoch_end;
     EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, capability_for(kFile))), Status::kOk);
   }
@@ -309,7 +312,7 @@ TEST_P(Operations, CommandsOfAFormerAttemptAreRefused) {
   expect_bytes(peer.ask(read(0, 8192)), 0, expected);
 }
 
-// Whoever may write a file makes no object that is none of its.
+// A client that may write a file cannot create objects that do not belong to it.
 TEST_P(Operations, ACapabilityIsOfTheObjectsThatItsFileHas) {
   Peer peer = connect();
   const auto say = [&](Frame frame, uint32_t stripe, uint32_t epoch, const Capability& capability) {
@@ -335,7 +338,7 @@ TEST_P(Operations, ACapabilityIsOfTheObjectsThatItsFileHas) {
       EXPECT_EQ(say(copy(0, 0, 4096, kFile), stripe, 4, right), Status::kBadCapability);
     }
     if (width == 64) continue;   // with a bit for each stripe half of all targets are right
-    targets[0] = kTarget + 100;  // this one is another server's
+    targets[0] = kTarget + 100;  // this target belongs to another server
     const Capability elsewhere =
         capability_for(kFile, kSession, kRightRead | kRightWrite, targets, 4);
     EXPECT_EQ(say(write(0, bytes), 0, 4, elsewhere), Status::kBadCapability) << width;
@@ -413,7 +416,7 @@ TEST_P(Operations, DeleteAllRemovesWhatItNames) {
   EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0, kOther)), Status::kOk);
 }
 
-// Of a file, in the page cache.
+// The number of a file's pages in the page cache.
 size_t resident_pages(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0 || status.st_size == 0) return 0;
@@ -442,14 +445,14 @@ TEST_P(Operations, FetchReadsObjectsIntoThePageCache) {
     for (const auto& file : object_files()) pages += resident_pages(file.get());
     return pages;
   };
-  launch(config_);  // what the server keeps is gone
+  launch(config_);  // what the server had in memory is lost
   for (const auto& file : object_files()) {
     ASSERT_EQ(::fdatasync(file.get()), 0);
     ASSERT_EQ(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
   }
   ASSERT_LT(resident(), 4u);
   Peer again = connect();
-  names.push_back({.file_id = kFile + 99});  // no such object
+  names.push_back({.file_id = kFile + 99});  // there is no such object
   EXPECT_EQ(again.status_of(fetch(names)), Status::kOk);
   EXPECT_TRUE(eventually([&] { return resident() >= 4 * bytes.size() / 4096; })) << resident();
   EXPECT_EQ(counter("fetches"), 1u);

@@ -6,7 +6,7 @@ namespace {
 
 class Refusals : public ServerTest {
  protected:
-  // The peer broke the protocol: it is told so at most, and cut off.
+  // The peer broke the protocol: at most it gets an error, and it is disconnected.
   void expect_cut(const Frame& frame, Purpose purpose = Purpose::kData) {
     Peer peer = connect(purpose == Purpose::kData ? kSession : 0, 0, purpose);
     peer.send(frame);
@@ -33,7 +33,7 @@ TEST_F(Refusals, WrongMagicVersionOrChecksum) {
 
 TEST_F(Refusals, UnknownOp) {
   Frame frame = plain(Op::kPing);
-  frame.header.op = 64;  // LOOKUP: no data operation
+  frame.header.op = 64;  // LOOKUP is no data operation
   expect_bad_request(frame.seal());
 }
 
@@ -233,7 +233,7 @@ TEST_F(Refusals, TheMetaserverNeedsNoCapability) {
   EXPECT_EQ(metaserver.status_of(plain(Op::kSync)), Status::kOk);
 }
 
-// Else each change of the map would make every client open every file in use again.
+// Otherwise each change of the map would make every client open every file in use again.
 TEST_F(Refusals, AnyMapEpochIsServed) {
   Peer peer = connect();
   Frame frame = read(0, 4096);

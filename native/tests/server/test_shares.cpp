@@ -1,5 +1,5 @@
-// What one peer may take of a server: whoever does not take its answers holds a share of the lane's
-// memory and no more, and connections do not cost stored bytes their descriptors.
+// What one peer may use of a server: a peer that does not read its answers holds a share of the
+// lane's memory and no more, and connections do not take the descriptors that stored bytes need.
 #include <sys/resource.h>
 
 #include "peer.h"
@@ -29,7 +29,7 @@ class Shares : public ServerTest {
 TEST_F(Shares, ReadersThatTakeNoAnswersLeaveOthersTheirs) {
   one_small_lane();
   std::vector<Peer> readers;
-  for (int i = 0; i < 12; ++i) readers.push_back(greedy());  // 192 MiB of 48
+  for (int i = 0; i < 12; ++i) readers.push_back(greedy());  // they want 192 MiB of 48
   ASSERT_TRUE(eventually([&] { return counter("buffer_waits") > 0; }));
   auto good = connect();
   for (int i = 0; i < 3; ++i) {
@@ -38,7 +38,7 @@ TEST_F(Shares, ReadersThatTakeNoAnswersLeaveOthersTheirs) {
     EXPECT_EQ(reply.payload, bytes_);
   }
   EXPECT_EQ(good.status_of(write(kLength, bytes_)), Status::kOk);
-  for (auto& reader : readers) {  // who takes them after all gets each one
+  for (auto& reader : readers) {  // a peer that reads them after all gets each one
     for (int i = 0; i < kReads; ++i) {
       const auto reply = reader.receive();
       ASSERT_TRUE(reply.has_value());
@@ -55,7 +55,7 @@ TEST_F(Shares, WhereMemoryIsShortWhoTakesNoAnswersIsCutSoon) {
           .stall_ms_max = 6000});
   std::vector<Peer> readers;
   for (int i = 0; i < 60; ++i)
-    readers.push_back(greedy());  // one answer of each is more than there is
+    readers.push_back(greedy());  // one answer for each is more than the memory allows
   auto good = connect();
   EXPECT_EQ(good.status_of(read(0, kLength)), Status::kOk);
   EXPECT_GT(counter("stalled_connections"), 0u);
@@ -114,7 +114,7 @@ TEST_F(Shares, ShortDescriptorsCloseKeptFilesAndFailNoWrite) {
   const rlimit few{.rlim_cur = static_cast<rlim_t>(next) + 24, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
   constexpr uint64_t kFiles =
-      50;  // more than descriptors, and less than the 64 locks that TSan follows at once
+      50;  // these are more than descriptors, and fewer than the 64 locks that TSan follows at once
   for (uint64_t file = 1; file <= kFiles; ++file) {
     EXPECT_EQ(peer.status_of(write(0, pattern(4096), 1000 + file)), Status::kOk) << file;
   }

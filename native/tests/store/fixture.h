@@ -1,5 +1,5 @@
-// What the tests of the chunk store share: a store on a simulated host, and short words for its
-// calls.
+// Shared parts of the tests of the chunk store: a store on a simulated host, and short names for
+// its calls.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ inline std::unique_ptr<ChunkStore> open_store(std::shared_ptr<Device> device,
   return std::move(opened.store);
 }
 
-// Bytes that tell where they are from: every 8 bytes name seed and position.
+// Bytes that show their origin: every 8 bytes name seed and position.
 inline Bytes8 pattern(uint64_t seed, size_t length) {
   Bytes8 bytes(length);
   for (size_t i = 0; i < length; i += 8) {
@@ -58,7 +58,7 @@ struct Got {
   Bytes8 bytes;
 };
 
-// Reads and checks the sums that came with the bytes.
+// Reads, and checks the checksums that came with the bytes.
 inline Got get(ChunkStore& store, ObjectId id, uint64_t offset, uint32_t length) {
   Bytes8 buffer(read_buffer_bytes(offset, length));
   std::vector<uint64_t> sums(blocks_touched(offset, length));

@@ -1,7 +1,9 @@
 // A device that forgets. Every file has its bytes as programs see them and a list of changes that
 // were not synced; cut() keeps an arbitrary subset of those changes, out of order, torn at sectors
-// of 512 bytes, and likewise of the changes of each directory. kill() forgets nothing (page cache).
-// Deterministic for one seed. Thread-safe. After die() everything fails with -EIO.
+// of 512 bytes, and does the same with the changes of each directory. kill() forgets nothing (page
+// cache).
+//
+// It is deterministic for one seed. ANY THREAD. After die() every call fails with -EIO.
 #pragma once
 #include <atomic>
 #include <map>
@@ -25,7 +27,7 @@ class Bytes {
   uint64_t allocated() const { return pages_.size() * 4096; }
   void flip(uint64_t offset, uint8_t bits);
   uint8_t mark = 0;                             // File::set_mark
-  void zero(uint64_t offset, uint64_t length);  // written, not a hole
+  void zero(uint64_t offset, uint64_t length);  // they are written, not a hole
   std::vector<uint64_t> page_offsets() const;
 
  private:
@@ -48,7 +50,7 @@ struct Inode {
 
 struct NameChange {
   std::string name;
-  std::shared_ptr<Inode> inode;  // null: unlinked
+  std::shared_ptr<Inode> inode;  // null: the file is unlinked
 };
 
 struct Directory {
@@ -57,14 +59,15 @@ struct Directory {
   std::vector<NameChange> changes;
 };
 
-// What survives a power cut, or what a killed process leaves: the same object plays the host.
+// What survives a power cut, or what a killed process leaves: the same object is the host in both
+// cases.
 class Host {
  public:
   explicit Host(uint64_t seed) : random_(seed) {}
 
-  std::shared_ptr<Device> boot(bool new_boot = false);  // ends the device before
-  void kill();                                          // the process is gone, the page cache stays
-  void cut();  // power: what was not synced is dropped, reordered, torn
+  std::shared_ptr<Device> boot(bool new_boot = false);  // this ends the device before
+  void kill();                                          // the process ends, the page cache stays
+  void cut();  // power: unsynced changes are dropped, reordered, torn
   void die();  // from now on every call of the present device fails
   // The host dies by itself before the n-th change from now (write, sync, rename ...).
   void die_after(uint64_t changes);
@@ -72,25 +75,24 @@ class Host {
   uint64_t changes() const;
 
   void become(
-      const Host& other);  // files as they are there, nothing shared; the devices before end
+      const Host& other);  // files as they are there, sharing nothing; the devices before end
   std::shared_ptr<Inode> find(const std::string& path);
-  void forget(const std::string& path);  // the file is gone
+  void forget(const std::string& path);  // the file is lost
   void for_each_file(const std::string& prefix,
                      const std::function<void(const std::string&, Inode&)>& visit);
-  uint64_t bytes_max = UINT64_MAX;  // ENOSPC beyond
+  uint64_t bytes_max = UINT64_MAX;  // beyond it: ENOSPC
   uint64_t allocated();
-  uint64_t files_max = 0;  // ENOSPC beyond; 0: without a limit
+  uint64_t files_max = 0;  // beyond it: ENOSPC; 0: no limit
   uint64_t file_count() const;
-  int sync_result = 0;
-  std::atomic<bool> pages_cached =
-      false;  // what is_cached() says              // what fdatasync answers
+  int sync_result = 0;                     // fdatasync returns it
+  std::atomic<bool> pages_cached = false;  // is_cached() returns it
   std::atomic<uint64_t> space_asked = 0;
 
  private:
   friend class SimulatedFile;
   friend class SimulatedDevice;
   bool alive(uint64_t generation) const { return !dead_ && generation == generation_; }
-  bool step(uint64_t generation);  // counts a change; false: dead
+  bool step(uint64_t generation);  // counts a change; false if the host is dead
   void sync(Inode& inode);
   void sync(Directory& directory);
   void lose(Inode& inode);

@@ -81,7 +81,7 @@ TEST_F(Store, WholeGroupOverwriteUsesTheOtherSlot) {
   ASSERT_EQ(put(*store, id, 0, pattern(2, kMiB)), Status::kOk);
   EXPECT_EQ(store->figures().redo_bytes, 0u);
   EXPECT_EQ(get(*store, id, 0, kMiB).bytes, pattern(2, kMiB));
-  restart(true);  // never synced: the old bytes
+  restart(true);  // it was never synced: the old bytes are there
   EXPECT_EQ(get(*store, id, 0, kMiB).bytes, pattern(1, kMiB));
 }
 
@@ -213,7 +213,7 @@ TEST_F(Store, DeletedObjectsStayAway) {
   open();
   ASSERT_EQ(put(*store, id, 0, pattern(1, 4096)), Status::kOk);
   ASSERT_EQ(store->remove(id), Status::kOk);
-  EXPECT_EQ(put(*store, id, 0, pattern(1, 4096)), Status::kNoObject);  // a late write
+  EXPECT_EQ(put(*store, id, 0, pattern(1, 4096)), Status::kNoObject);  // this write comes late
   EXPECT_EQ(get(*store, id, 0, 10).status, Status::kNoObject);
   restart(true);
   EXPECT_EQ(get(*store, id, 0, 10).status, Status::kNoObject);
@@ -225,7 +225,7 @@ TEST_F(Store, ManyAreRemovedTogether) {
   std::vector<ObjectId> ids;
   for (uint64_t file = 1; file <= 40; ++file) {
     ids.push_back({file, 0});
-    if (file % 4 == 0) continue;  // there is none
+    if (file % 4 == 0) continue;  // it has no object
     ASSERT_EQ(put(*store, ids.back(), 0, pattern(file, 4096)), Status::kOk);
   }
   restart();  // they are not in memory
@@ -267,7 +267,7 @@ TEST_F(Store, FullTargetRefusesTheWriterAndKeepsTheRest) {
   open(config);
   ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB)), Status::kOk);
   EXPECT_EQ(put(*store, id, kMiB, pattern(2, 2 * kMiB)), Status::kEnospc);
-  EXPECT_EQ(put(*store, id, 0, pattern(3, 4096)), Status::kOk);  // needs no more space
+  EXPECT_EQ(put(*store, id, 0, pattern(3, 4096)), Status::kOk);  // it needs no more space
   EXPECT_EQ(get(*store, id, 4096, 4096).status, Status::kOk);
   ASSERT_EQ(store->remove(id), Status::kOk);
   EXPECT_EQ(put(*store, {8, 0}, 0, pattern(2, kMiB)), Status::kOk);
@@ -279,7 +279,7 @@ TEST_F(Store, FullDeviceDamagesNothing) {
   ASSERT_EQ(store->sync(id), Status::kOk);
   host.bytes_max = 1;
   EXPECT_EQ(put(*store, id, kMiB, pattern(2, kMiB)), Status::kEnospc);
-  EXPECT_EQ(put(*store, id, 0, pattern(2, 4096)), Status::kEnospc);  // no room in the log
+  EXPECT_EQ(put(*store, id, 0, pattern(2, 4096)), Status::kEnospc);  // the log has no room
   EXPECT_EQ(get(*store, id, 0, kMiB).bytes, pattern(1, kMiB));
   host.bytes_max = UINT64_MAX;
   EXPECT_EQ(put(*store, id, 0, pattern(2, 4096)), Status::kOk);
@@ -297,14 +297,14 @@ TEST_F(Store, WithoutInodesOnlyNewObjectsAreRefused) {
   EXPECT_EQ(put(*store, {99, 0}, 0, pattern(1, 4096)), Status::kEnospc);
   EXPECT_EQ(store->truncate({99, 0}, 4096, 1), Status::kEnospc);
   EXPECT_EQ(put(*store, {100, 0}, 4096, pattern(2, kMiB)), Status::kOk) << "what is there grows";
-  for (int n = 0; n < 4; ++n) {  // each makes files for the log and the superblock
+  for (int n = 0; n < 4; ++n) {  // each creates files for the log and the superblock
     ASSERT_EQ(put(*store, {100, 0}, 0, pattern(3, 4096)), Status::kOk);
     ASSERT_EQ(store->checkpoint(), Status::kOk);
     restart();
   }
   EXPECT_EQ(store->figures().files_free, 0u);
   EXPECT_EQ(store->figures().errors, 0u);
-  host.files_max = host.file_count();  // others took what was kept
+  host.files_max = host.file_count();  // other programs took the reserve
   EXPECT_EQ(put(*store, {99, 0}, 0, pattern(1, 4096)), Status::kEnospc);
   host.files_max = 100;
   ASSERT_EQ(store->remove({101, 0}), Status::kOk);
@@ -331,7 +331,8 @@ TEST_F(Store, LaneNeverWaits) {
   const Bytes8 bytes = pattern(1, 8192);
   const WriteRequest request{.object = id, .epoch = 0, .offset = 0, .payload = bytes, .sums = {}};
   WriteOp creating;
-  EXPECT_EQ(store->begin_write(creating, request, Wait::kNo), Status::kEagain);  // must create
+  // The write would create the object.
+  EXPECT_EQ(store->begin_write(creating, request, Wait::kNo), Status::kEagain);
   ASSERT_EQ(store->write(request), Status::kOk);
   WriteOp holder;
   WriteOp other;
@@ -341,7 +342,7 @@ TEST_F(Store, LaneNeverWaits) {
   ReadOp reader;
   const ReadRequest read{.object = id, .offset = 4096, .length = 4096, .buffer = buffer};
   EXPECT_EQ(store->begin_read(reader, read, Wait::kNo), Status::kEagain);
-  holder = WriteOp();  // cancelled
+  holder = WriteOp();  // it was cancelled
   EXPECT_EQ(store->begin_read(reader, read, Wait::kNo), Status::kOk);
   EXPECT_TRUE(reader.plan().run_nowait());
   uint64_t sum = 0;
@@ -446,7 +447,7 @@ TEST_F(Store, OpenFilesStayBounded) {
   }
 }
 
-// A target that came later shares what the process may have open.
+// A target that is added later shares the descriptors of the process.
 TEST_F(Store, OpenFilesAreBoundedAnew) {
   StoreConfig config = small_config();
   config.files_open_max = 100;
@@ -463,8 +464,8 @@ TEST_F(Store, OpenFilesAreBoundedAnew) {
   EXPECT_LE(store->figures().files_open, 24u);
 }
 
-// More dirty ones than may be kept otherwise: none can go before the checkpoint, all but those in
-// bounds with it.
+// There are more dirty objects than may otherwise be kept: none can be dropped before the
+// checkpoint, and all beyond the bound are dropped with it.
 TEST_F(Store, ACheckpointMakesRoom) {
   StoreConfig config = small_config();
   config.objects_cached_max = 20;
@@ -558,7 +559,8 @@ void write_before_drop(FaultPoint point) {
   EXPECT_EQ(put(*store, {7, 1}, 0, pattern(3, 4096)), Status::kOk);
 }
 
-// Once a writer had asked for a checkpoint while one ran, the thread took a whole core for ever.
+// A writer that asked for a checkpoint while one ran once made the thread use a whole core without
+// end.
 TEST_F(Store, BackgroundThreadRestsAfterACheckpoint) {
   StoreConfig config = small_config();
   config.background = true;

@@ -1,4 +1,5 @@
-// Flipped bits: in the blocks of an object, in record pages, in the log. Never wrong bytes.
+// Flipped bits: in the blocks of an object, in record pages, in the log. No read returns wrong
+// bytes.
 #include "fixture.h"
 
 namespace braidfs::store::test {
@@ -44,7 +45,8 @@ TEST(Corruption, EveryFlippedBitOfABlockIsSeen) {
   }
 }
 
-// Whole blocks go to a reader who checks them as they are, with the checksums that show it.
+// Whole blocks go unchecked to a reader which checks them itself, with the checksums that reveal
+// the damage.
 TEST(Corruption, RawReadsShowItToTheReader) {
   Stopped stopped;
   constexpr uint32_t kBlocks = (kLength + kBlockSize - 1) / kBlockSize;
@@ -104,7 +106,7 @@ TEST(Corruption, DamagedObjectCanBeDeleted) {
   EXPECT_EQ(get(*store, kId, 0, 10).status, Status::kNoObject);
 }
 
-// A flipped bit of the log costs the object that it is about, not the target.
+// A flipped bit of the log damages the object to which it belongs, not the target.
 TEST(Corruption, FlippedBitInTheLogIsAnErrorOfItsObject) {
   Host host(3);
   const ObjectId other{8, 0};
@@ -135,7 +137,7 @@ TEST(Corruption, FlippedBitInTheLogIsAnErrorOfItsObject) {
     store = open_store(damaged.boot(), config);
     EXPECT_NE(told.find("damaged"), std::string::npos) << at;
     const Got got = get(*store, kId, 0, 20 * 4096);
-    if (got.status == Status::kOk) {  // a COMMIT: what it said is known from the promises
+    if (got.status == Status::kOk) {  // it is a COMMIT: the promises have the same content
       EXPECT_EQ(Bytes8(got.bytes.end() - 4096, got.bytes.end()), pattern(19, 4096));
     } else {
       EXPECT_EQ(got.status, Status::kCorrupt);

@@ -1,11 +1,11 @@
-// Every kind of damage to every file of a target: flipped bits in each field, zeroed pages, cut and
-// missing files. Whatever was synced before is read as it was or as an error, never as anything
-// else, in the first run after it, after writes beside it, and in later runs. An error is told with
-// the object's name. Nothing is refused but a target without a good superblock, and other objects
-// than those concerned are read as ever.
+// Every kind of damage to every file of a target: flipped bits in each field, zeroed pages,
+// truncated and missing files. Whatever was synced before is read as it was or gives an error, and
+// nothing else, in the first run after it, after writes beside it, and in later runs. An error is
+// logged with the object's name. Only a target without a good superblock is refused, and other
+// objects than the damaged ones are read as before.
 //
-// BRAIDFS_DAMAGES sets how many places of each scenario are tried (default 200), BRAIDFS_SEED
-// which.
+// BRAIDFS_DAMAGES sets how many places of each scenario are tried (default 200), BRAIDFS_SEED which
+// ones.
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -22,7 +22,8 @@ struct Extent {
   Bytes8 bytes;
 };
 
-using Content = std::vector<Extent>;  // what reads of these places give; empty: there is no object
+// What reads of these places return; empty: there is no object.
+using Content = std::vector<Extent>;
 
 constexpr uint64_t kMiB = 1 << 20;
 const ObjectId kSmall{1, 0}, kLarge{2, 0}, kSparse{3, 1}, kCut{4, 0}, kRemoved{5, 0},
@@ -34,7 +35,7 @@ struct Target {
   std::map<ObjectId, Content> wanted;
 };
 
-// How the target came to its end, and what of it is in pages, what in the log.
+// How the target's run ended, and which of its changes are in pages and which in the log.
 struct Scenario {
   const char* name;
   bool first_in_pages;
@@ -87,7 +88,7 @@ class Builder {
     write(kGrown, 0, 4096);
   }
   void second() {
-    write(kLarge, 0, kMiB);             // changes its slot
+    write(kLarge, 0, kMiB);             // it changes its slot
     write(kLarge, kMiB + 4096, 12288);  // REDO
     write(kSmall, 5000, 100);
     write(kSparse, 70000 * kMiB, 4096);
@@ -124,7 +125,8 @@ class Builder {
         EXPECT_NE(store_->checkpoint(), Status::kOk);
         fault_hook = nullptr;
         break;
-      case Scenario::kCutPower:  // some time later, when all has come to the device by itself
+      // It comes some time later, when everything has reached the device by itself.
+      case Scenario::kCutPower:
         EXPECT_EQ(device_->sync_all(), 0);
         target_.rebooted = true;
         break;
@@ -161,7 +163,7 @@ std::string name_of(const Damage& damage) {
 
 bool is_record_page(uint64_t offset) { return offset % kSlotDistance % kGroupStride == 0; }
 
-// Places of all classes of a file; of blocks' bytes only some, as one is like the other.
+// Places of all classes in a file; of blocks' bytes only some, because they are all alike.
 void places_of(const std::string& path, Inode& inode, std::vector<Damage>& damages) {
   const bool is_object = path.starts_with("objects/");
   damages.push_back({Damage::kRemove, path});
@@ -267,13 +269,13 @@ class Check {
     }
   }
 
-  // False: an error.
+  // False: a read gave an error.
   bool is_right(ChunkStore& store, ObjectId id, const Extent& extent) {
     const Got got = get(store, id, extent.offset,
                         static_cast<uint32_t>(std::max<size_t>(extent.bytes.size(), 4096)));
     const bool gone = damage_.kind == Damage::kRemove && damage_.path == object_path(id);
     if (got.status == Status::kNoObject && gone)
-      return true;  // the metaserver knows that there is to be one
+      return true;  // the metaserver knows that there must be an object
     if (got.status != Status::kOk) {
       EXPECT_EQ(got.status, Status::kCorrupt) << object_path(id);
       return false;
@@ -295,7 +297,7 @@ class Check {
     }
   }
 
-  // A seek must not lead over what there is: programs that copy would leave it out.
+  // A seek must not skip data: programs that copy would leave it out.
   bool finds_data(ChunkStore& store, ObjectId id, const Content& content) {
     SeekResult result{.at = 0, .ended = false};
     Status status = Status::kOk;
@@ -303,12 +305,12 @@ class Check {
       status = store.seek(id, 9, from, false, result);
     if (status != Status::kOk)
       return damage_.kind == Damage::kRemove && status == Status::kNoObject;
-    const uint64_t first = content.size() == 1 ? 0 : 300 * kMiB;  // of kSparse
+    const uint64_t first = content.size() == 1 ? 0 : 300 * kMiB;  // this is for kSparse
     EXPECT_LE(result.at, first) << object_path(id);
     return true;
   }
 
-  // What is beside damage may be written to; that must not make the damage look right.
+  // Bytes beside damage may be written; that must not make the damage look right.
   void write_beside(ChunkStore& store) {
     for (const auto& [id, content] : target_.wanted) {
       if (content.empty()) continue;
@@ -346,7 +348,7 @@ TEST_P(EveryDamage, IsAnErrorOrWithoutEffect) {
   });
   std::mt19937_64 random(number_from("BRAIDFS_SEED", 1));
   std::shuffle(damages.begin(), damages.end(), random);
-  // What there are few of comes first: files that are gone or shorter, whole pages.
+  // Rare kinds come first: missing or shorter files, whole pages.
   std::stable_partition(damages.begin(), damages.end(),
                         [](const Damage& damage) { return damage.kind != Damage::kFlip; });
   const size_t count = std::min<size_t>(damages.size(), number_from("BRAIDFS_DAMAGES", 200));

@@ -1,4 +1,4 @@
-// What comes late: commands of before a truncate, and objects that were only made.
+// Late arrivals: commands from before a truncate, and objects that were only created.
 #include "fixture.h"
 
 namespace braidfs::store::test {
@@ -19,7 +19,7 @@ class Epochs : public ::testing::Test {
   const ObjectId id{7, 0};
 };
 
-// A command that comes again late, of an attempt that was given up, finds what was written since.
+// A repeated command of an abandoned attempt arrives late and finds newer bytes.
 TEST_F(Epochs, ARepeatedTruncateCutsNothing) {
   ASSERT_EQ(put(*store, id, 0, pattern(1, 3 * kMiB)), Status::kOk);
   ASSERT_EQ(store->truncate(id, kMiB, 4), Status::kOk);

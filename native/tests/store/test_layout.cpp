@@ -1,5 +1,5 @@
-// Maps of pages at the bounds of their levels; and targets of programs that knew neither maps nor
-// promises.
+// Maps of pages at the bounds of their levels; and targets of older programs, which knew neither
+// maps nor promises.
 #include "fixture.h"
 
 namespace braidfs::store::test {
@@ -39,7 +39,8 @@ T read_at(const Bytes& bytes, uint64_t offset) {
   return value;
 }
 
-// The log as older programs wrote it: entries without key and distance, nothing beside it.
+// The log as older programs wrote it: entries have no key and distance, and there is nothing beside
+// it.
 void make_old_log(Host& host) {
   std::vector<std::string> promises;
   host.for_each_file("wal", [&](const std::string& path, Inode& inode) {

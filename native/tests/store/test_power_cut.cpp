@@ -1,7 +1,7 @@
-// Random operations, a death at a random change or a named fault point, a power cut (or a mere kill
-// of the process), recovery (itself cut now and then), and then: every object is exactly what it
-// was after some prefix of its operations that includes all that were synced (after a kill: all
-// that were answered). Nothing may fail its checksum.
+// Random operations, a death at a random change or a named fault point, a power cut (or only a kill
+// of the process), recovery (sometimes cut itself), and then a check: every object is exactly what
+// it was after some prefix of its operations that includes all that were synced (after a kill: all
+// that were answered). No block may fail its checksum.
 //
 // BRAIDFS_CUTS sets the number of cuts (default 500), BRAIDFS_SEED the first seed; a failure prints
 // the seed that repeats it.
@@ -15,7 +15,7 @@ namespace braidfs::store::test {
 namespace {
 
 constexpr uint32_t kObjects = 4;
-constexpr uint32_t kSpan = (1u << 20) + (320u << 10);  // a whole group and some of the next
+constexpr uint32_t kSpan = (1u << 20) + (320u << 10);  // it is a whole group and some of the next
 constexpr uint32_t kCutsPerHost = 25;
 
 Host* hooked_host = nullptr;
@@ -31,10 +31,10 @@ void on_fault(FaultPoint point) {
   hooked_host->die();
 }
 
-struct Model {  // of one object
+struct Model {  // the model of one object
   Bytes8 now;
-  std::vector<uint64_t> states;  // hash after each operation, failed ones included
-  size_t synced = 0;             // states before this index are history
+  std::vector<uint64_t> states;  // a hash after each operation, failed ones included
+  size_t synced = 0;             // states before this index can no longer appear
   size_t answered = 0;
   uint32_t epoch = 0;
   bool deleted = false;
@@ -73,7 +73,8 @@ class Trial {
       hooked_point = static_cast<int>(random_() % kFaultNames.size());
       hooked_skip = static_cast<int>(random_() % 3);
       for (int tries = 0; tries < 8 && hits[static_cast<size_t>(hooked_point)] != 0; ++tries) {
-        hooked_point = static_cast<int>(random_() % kFaultNames.size());  // rather one not yet hit
+        // Points that were not hit yet are preferred.
+        hooked_point = static_cast<int>(random_() % kFaultNames.size());
         hooked_skip = 0;
       }
     } else {
@@ -92,7 +93,7 @@ class Trial {
     cut_ = cut_ || death == Death::kCut;
   }
 
-  // Opens the target, with a cut or kill in the middle of it now and then.
+  // Opens the target, sometimes with a cut or kill in the middle of it.
   bool recover(Death death) {
     bool reboot = death == Death::kCut;
     while (random_() % 4 == 0) {
@@ -200,7 +201,8 @@ class Trial {
     }
     tell("punch", index, offset, length);
     const Status status = store_->punch(id(index), offset, length, model.epoch);
-    answered(model, status == Status::kNoObject ? Status::kOk : status);  // none, and none is made
+    // There is no object, and none is created.
+    answered(model, status == Status::kNoObject ? Status::kOk : status);
   }
   void truncate(Model& model, size_t index) {
     if (model.deleted) return;
@@ -260,7 +262,7 @@ class Trial {
     model.synced = model.answered = 0;
   }
 
-  // Fresh object ids: those that were deleted stay deleted.
+  // Uses new object ids: those that were deleted stay deleted.
   void start_anew() {
     for (size_t index = 0; index < kObjects; ++index) {
       EXPECT_EQ(store_->remove(id(index)), Status::kOk);

@@ -10,11 +10,11 @@ class Seek : public ::testing::Test {
  protected:
   void SetUp() override {
     store = open_store(host.boot());
-    ASSERT_EQ(put(*store, id, 8192, pattern(1, 5000)), Status::kOk);        // blocks 2 and 3
-    ASSERT_EQ(put(*store, id, 300 * kMiB, pattern(2, 4096)), Status::kOk);  // far behind
+    ASSERT_EQ(put(*store, id, 8192, pattern(1, 5000)), Status::kOk);  // these are blocks 2 and 3
+    ASSERT_EQ(put(*store, id, 300 * kMiB, pattern(2, 4096)), Status::kOk);  // this is far behind
   }
 
-  // The answer, however many times it has to be asked for.
+  // The answer, with as many requests as needed.
   uint64_t seek(uint64_t offset, bool hole) {
     SeekResult result{offset, false};
     for (asked = 0; !result.ended; ++asked) {
@@ -60,7 +60,7 @@ TEST_F(Seek, SkipsHolesOfAnySize) {
   store = open_store(host.boot());
   EXPECT_EQ(seek(301 * kMiB, false), kFar);
   EXPECT_EQ(asked, 1);
-  ASSERT_EQ(put(*store, id, kFar, pattern(5, 1 << 20)), Status::kOk);  // the other slot
+  ASSERT_EQ(put(*store, id, kFar, pattern(5, 1 << 20)), Status::kOk);  // this is the other slot
   ASSERT_EQ(store->checkpoint(), Status::kOk);
   EXPECT_EQ(seek(301 * kMiB, false), kFar);
   EXPECT_EQ(seek(kFar, true), kFar + kMiB);

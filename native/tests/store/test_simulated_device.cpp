@@ -196,7 +196,7 @@ class SimulatedDevice final : public Device {
     file = std::make_shared<SimulatedFile>(host_, generation_, found->second);
     return 0;
   }
-  // Directories are durable at once: the store makes them once and syncs their parent.
+  // Directories are durable at once: the store creates them once and syncs their parent.
   int make_directory(const std::string& path) override {
     const std::lock_guard guard(host_.mu_);
     if (!host_.step(generation_)) return -EIO;
@@ -342,8 +342,9 @@ void Host::apply(Bytes& bytes, const Change& change, bool torn) {
   }
 }
 
-// Any subset of the changes may have arrived; writes in any order where they do not overlap is
-// the same as dropping, so order is kept among the survivors of one place.
+// Any subset of the changes may have arrived. Writes in another order have the same result as
+// dropping some of them, if they do not overlap, so the surviving writes to one place keep their
+// order.
 void Host::lose(Inode& inode) {
   const uint64_t mood = random_() % 4;
   for (const Change& change : inode.changes) {
@@ -359,7 +360,8 @@ void Host::lose(Inode& inode) {
 void Host::cut() {
   const std::lock_guard guard(mu_);
   ++generation_;
-  std::vector<std::shared_ptr<Inode>> inodes;  // may be named twice: losing twice is losing once
+  // An inode may be named twice: losing it twice has the same effect as once.
+  std::vector<std::shared_ptr<Inode>> inodes;
   for (auto& [path, directory] : directories_) {
     for (auto& [name, inode] : directory.now) inodes.push_back(inode);
     for (auto& [name, inode] : directory.durable) inodes.push_back(inode);

@@ -1,5 +1,5 @@
-// A device whose fdatasync fails: SYNC says so, every time, and nothing is ever called durable that
-// may not be. Reads go on; a restart finds what the device has.
+// A device whose fdatasync fails: SYNC reports it every time, and bytes that may not be durable are
+// never called durable. Reads go on; a restart finds what the device has.
 #include "fixture.h"
 
 namespace braidfs::store::test {

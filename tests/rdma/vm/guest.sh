@@ -1,4 +1,5 @@
-# Second program of the guest, in the host's root: devices, network, Soft-RoCE, then the command.
+# Second program of the guest, in the host's root: it sets up devices, network and Soft-RoCE, and
+# then runs the command.
 # The control folder (/run/guest) has: command (a script), folders (writable ones, tag and path).
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 mkdir -p /dev/pts /dev/shm /run/lock

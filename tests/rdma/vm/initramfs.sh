@@ -1,6 +1,7 @@
 #!/bin/busybox sh
-# First program of the guest: modules, the host's root read-only over 9p under an overlay in memory,
-# then guest.sh from the control folder in that root. Ends the machine by isa-debug-exit.
+# First program of the guest: it loads modules, mounts the host's root read-only over 9p under an
+# overlay in memory, and runs guest.sh from the control folder in that root. It ends the machine by
+# isa-debug-exit.
 B=/bin/busybox
 die() { echo "guest: $*" >/dev/ttyS0; halt 97; }
 halt() { # the exit code of qemu is code * 2 + 1

@@ -135,7 +135,7 @@ class FsError(BraidError):
 
     @property
     def sentence(self) -> str:
-        """What people are told: the message, or else what the errno means."""
+        """The text for people: the message, or else the description of the errno."""
         return self.message or os.strerror(self.errno)
 
 
@@ -153,7 +153,7 @@ class TransportError(BraidError):
 
 
 class NobodyThereError(TransportError):
-    """The host is there, but nobody listens: the program that listened has ended."""
+    """The host answers, but no program listens there: the one that listened has ended."""
 
 
 class RefusedError(TransportError):

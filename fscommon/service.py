@@ -70,7 +70,7 @@ class Service:
         self._ready_fd = settings.ready_fd
 
     def ready(self) -> None:
-        """The program serves now: tells whoever started it. Called once."""
+        """Reports to the program's starter that it serves now. Called once."""
         self.metrics.up(True)
         self.log.info("ready", pid=os.getpid())
         fd, self._ready_fd = self._ready_fd, -1

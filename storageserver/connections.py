@@ -78,7 +78,7 @@ class Connections:
         self._adopt(peer, stream)
 
     async def _admit_rdma(self, peer: Peer, stream: FrameStream) -> None:
-        """Agrees on queue pairs. When that fails, the client is told why, and connects by TCP."""
+        """Agrees on queue pairs. If that fails, the client gets the reason and connects by TCP."""
         with trio.fail_after(OFFER_WAIT_S):
             asked, offer = await receive_offer(stream)
             if stream.tls is not None:

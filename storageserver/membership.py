@@ -1,4 +1,4 @@
-"""Membership in the cluster: registers with a metaserver, then sends heartbeats for ever.
+"""Membership in the cluster: registers with a metaserver, then sends heartbeats without end.
 
 One task. After a lost connection, after a refusal that may be temporary, and after a metaserver
 forgot this node, it registers again after a backoff. A foreign cluster or key ends the program,

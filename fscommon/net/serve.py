@@ -71,7 +71,7 @@ def connections_max(share: float) -> int:
 
 
 def too_many(count: int) -> str:
-    """What a peer is told that would be one too many."""
+    """The message for a peer whose connection would be one too many."""
     return (
         f"it has {count}, as many as its descriptors allow: raise LimitNOFILE of its service, "
         "or have clients mount with fewer lanes"

@@ -79,7 +79,7 @@ class Caller:
         return self._ended is None
 
     async def wait_ended(self) -> None:
-        """Returns when the connection has ended, whoever ended it."""
+        """Returns when the connection has ended, on either side."""
         await self._end_event.wait()
 
     async def run(self) -> None:

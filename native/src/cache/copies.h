@@ -4,8 +4,8 @@
 // A copy is made from the slices of a store that has all of them, and checked again after each
 // start of this program, by a thread with low priority. Nobody waits for it.
 //
-// Space: bytes_max, for the files and their sums. A copy makes room for another one if nobody has
-// it open and it was not opened since that other file was opened twice. So an epoch over more data
+// Space: bytes_max, for the files and their sums. A copy makes room for another one if it is not
+// open and it was not opened since that other file was opened twice. So an epoch over more data
 // than fits keeps what is there, and another data set replaces it. There is one copy for each
 // inode. Errors of the disk (a full one as well) stop the making of copies for a while; they cost
 // copies and nothing else.

@@ -10,7 +10,7 @@
 namespace braidfs {
 
 struct FilePart {
-  // The descriptor stays open until the part is sent; whoever made the part sees to that.
+  // The descriptor stays open until the part is sent; the code that made the part ensures that.
   int fd = -1;
   uint64_t offset = 0;
   uint32_t length = 0;

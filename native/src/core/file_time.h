@@ -35,8 +35,8 @@ struct FileTime {
   uint32_t nanoseconds;
 };
 
-// What was kept. A record of before may have a time before 1901: it is one of 2^64 nanoseconds
-// later.
+// The time of a stored value. An old record may have a time before 1901: it stands for a time that
+// is 2^64 nanoseconds later.
 inline FileTime file_time(int64_t kept_ns) noexcept {
   constexpr int64_t kMin_ns = kFileTimeMin_s * kNanosecondsPerSecond;
   const uint64_t since = static_cast<uint64_t>(kept_ns) - static_cast<uint64_t>(kMin_ns);

@@ -216,7 +216,7 @@ void FrameStream::on_events(uint32_t events) {
   }
   if (cut_ || (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
   if (receiving_ && !parser_.paused()) return receive_some();
-  // Without a reader, epoll would report the end of the connection for ever.
+  // Without a reader, epoll would report the end of the connection again and again.
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) cut(ECONNRESET, "closed by the peer");
 }
 

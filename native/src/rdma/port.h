@@ -96,9 +96,9 @@ class Port {
     schedule_wake();
   }
 
-  // Fair waiting: `owner` may take shared resources when nobody waits before it. There is a line
-  // for each direction, so that what goes out never waits behind what comes in: fetched payloads
-  // may have to wait for memory that replies hold.
+  // Fair waiting: `owner` may take shared resources when no other owner waits before it. There is a
+  // queue for each direction, so that outgoing work never waits behind incoming work: fetched
+  // payloads may have to wait for memory that replies hold.
   enum class Way : uint8_t { kOut, kIn };
   bool may_take(Way way, const void* owner) const noexcept {
     const auto& line = lines_[static_cast<size_t>(way)];

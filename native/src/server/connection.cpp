@@ -173,7 +173,7 @@ void Connection::refuse(const FrameHeader& header, Status status) {
   send_status(header, status);
 }
 
-// False: the peer broke the protocol. It is told so here, and the caller cuts the connection.
+// False: the peer broke the protocol. It gets an error here, and the caller cuts the connection.
 bool Connection::well_formed(const FrameHeader& header) {
   const Status status = shape(header, purpose_);
   if (status == Status::kOk) return true;
@@ -240,7 +240,7 @@ bool Connection::frame(const FrameHeader& header, std::span<const std::byte> bod
   return true;
 }
 
-// Answers as soon as the fetcher knows the objects: nobody waits for the bytes. Objects that this
+// Answers as soon as the fetcher knows the objects: no peer waits for the bytes. Objects that this
 // peer may not read are left out.
 void Connection::fetch(const FrameHeader& header, std::span<const std::byte> body) {
   const std::vector<FetchedObject> objects = fetched_of(body);

@@ -73,8 +73,8 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   // Called when memory came back: goes on with the payload that had no buffer.
   void resume();
   bool stalled_since(net::Clock::time_point when) const;
-  // Since when the client has asked for nothing and waits for nothing. nullopt: it does, or the
-  // connection is not a client's.
+  // Since when the client has sent no request and waits for no answer. nullopt: it is not idle, or
+  // the connection is not a client's.
   std::optional<net::Clock::time_point> idle_since() const;
 
   net::PayloadPlace payload_buffer(const FrameHeader& header,

@@ -3,9 +3,9 @@
 //
 // Waiting objects are fetched in the order of file ids, upwards and then from the beginning again:
 // files made one after another lie in that order on the disk. A bounded number of bytes is under
-// way at a time, and a bounded number may be fetched that nobody has read yet; after kUnreadFor an
-// object no longer counts. A request without room is refused. One thread fetches, and its I/O has
-// normal priority, because readers may wait for pages that it asked for.
+// way at a time, and a bounded number may be fetched and not yet read; after kUnreadFor an object
+// no longer counts. A request without room is refused. One thread fetches, and its I/O has normal
+// priority, because readers may wait for pages that it requested.
 //
 // Threads: ANY THREAD, guarded by mu_; stop() is called before the targets end.
 #pragma once

@@ -4,8 +4,8 @@
 // A request is received, performed and answered on this thread, unless the disk or a lock makes it
 // wait.
 //
-// Invariants: requests and buffers are dropped on this thread only; whoever waits for memory is
-// served in order; a connection is forgotten only when it has ended.
+// Invariants: requests and buffers are dropped on this thread only; waits for memory are served in
+// order; a connection is forgotten only when it has ended.
 //
 // Threads: LANE ONLY, except adopt(), close_session(), close_idle(), complete(), close_all(),
 // stop() and connection_count(), which are ANY THREAD.

@@ -79,7 +79,7 @@ class Device {
   // Opens a file. When descriptors are short (-EMFILE, -ENFILE), it calls make_room and tries
   // again, as long as make_room returns true.
   virtual int open(const std::string& path, OpenMode mode, std::shared_ptr<File>& file) = 0;
-  // Closes files that nobody uses now; true when it closed any.
+  // Closes files that are not in use; true when it closed any.
   std::function<bool()> make_room = [] { return false; };
   virtual int make_directory(const std::string& path) = 0;  // 0 as well when it exists
   virtual int rename(const std::string& from, const std::string& to) = 0;

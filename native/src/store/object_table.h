@@ -47,8 +47,8 @@ class ObjectTable {
   // Evicts down to the bounds. The objects in `used` were used in a batch, without get(); their
   // pointers are released.
   void trim(std::span<ObjectPointer> used);
-  // Closes files that nobody uses, the least recently used first: descriptors are short. False:
-  // there are none. The caller may hold the mutex of an object to which it also holds a pointer.
+  // Closes unused files, the least recently used first, because descriptors are short. False: there
+  // are none. The caller may hold the mutex of an object to which it also holds a pointer.
   bool close_files();
   void erase(const ObjectPointer& object);  // after DELETE; remembers the id
   bool deleted_lately(ObjectId id) const;

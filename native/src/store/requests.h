@@ -1,4 +1,4 @@
-// What a chunk store is asked for, and what it answers: ids, settings, requests, plans and results.
+// The requests to a chunk store and its answers: ids, settings, requests, plans and results.
 //
 // Threads: one request, op, plan or result is used by one thread at a time, a lane or a worker.
 // Invariant: an IoPlan keeps its file open; memory of a request stays valid until its op is

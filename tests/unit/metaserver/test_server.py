@@ -156,7 +156,7 @@ async def _serve_storage(
 
 async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 - of tasks that tell nobody
+        while not condition():  # noqa: ASYNC110 - the tasks signal no event
             await trio.sleep(0.01)
 
 

@@ -99,15 +99,17 @@ def _head_and_length(function: str) -> tuple[str, int]:
 
 
 def _units(folder: str) -> dict[str, list[Path]]:
+    """By their names, those of a folder in the folder as `prefetch/table`."""
     units: dict[str, list[Path]] = {}
+    top = NATIVE / "src" / folder
     for path in tracked(f"native/src/{folder}/*.cpp", f"native/src/{folder}/*.h"):
-        units.setdefault(path.stem, []).append(path)
+        units.setdefault(str(path.relative_to(top).with_suffix("")), []).append(path)
     return units
 
 
 def _includes(path: Path) -> list[tuple[str, str]]:
-    """Folder and header of each quoted include."""
-    return re.findall(r'^#include "(?:(.*)/)?([^/"]+)"', path.read_text(), re.M)
+    """Folder and header of each quoted include. A folder in a folder is part of that one."""
+    return re.findall(r'^#include "(?:([^/"]*)/)?([^"]+)"', path.read_text(), re.M)
 
 
 def _circles(edges: dict[str, set[str]]) -> list[list[str]]:
@@ -151,7 +153,8 @@ def test_lines_are_short() -> None:
 
 
 def test_every_folder_is_in_the_table() -> None:
-    folders = {path.parent.name for path in tracked("native/src/*.h", "native/src/*.cpp")}
+    sources = tracked("native/src/*.h", "native/src/*.cpp")
+    folders = {path.relative_to(NATIVE / "src").parts[0] for path in sources}
     assert folders == set(LINKS)
 
 
@@ -194,7 +197,7 @@ def test_units_include_each_other_in_no_circle(folder: str) -> None:
     headers = {unit for unit, paths in units.items() if any(p.suffix == ".h" for p in paths)}
     edges = {
         unit: {
-            Path(header).stem
+            header.removesuffix(".h")
             for path in paths
             for other, header in _includes(path)
             if other == folder

@@ -16,18 +16,11 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "client/cached_extent.h"
 #include "client/memory.h"
 #include "net/uring.h"
 
 namespace braidfs::client {
-
-struct CachedExtent {
-  uint64_t ino = 0;
-  uint64_t stamp = 0;
-  uint64_t file_size = 0;
-  uint64_t offset = 0;
-  uint32_t length = 0;
-};
 
 class LocalCache {
  public:

@@ -1,0 +1,61 @@
+// Files that a program said it is going to read, in that order
+// (docs/decisions/0038-announced-reads.md): small ones are fetched whole before they are asked for.
+//
+// So many files are under way at once, and the far part of the share is kept at most; then fetching
+// waits for READs. A file goes when it was read (table.h), when it is closed without that, and when
+// files far behind it in the order have been read or closed. Invariant: order_ has each file that
+// is in the table for this policy once, with the place that places_ has. Threads: a policy's
+// (policy.h); has_wanted() ANY THREAD. Not here: opening the files (prefetcher.h), whose files they
+// are (fsclient/fs/announced.py).
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "client/prefetch/policy.h"
+
+namespace braidfs::client::prefetch {
+
+class AnnouncedOrder final : public Policy {
+ public:
+  static constexpr size_t kWantedMax = 1u << 20;
+  static constexpr size_t kUnderWayMax = 64;
+  static constexpr size_t kBatch = 16;  // that begin together, so that their requests do, too
+  static constexpr uint32_t kReserve = 256u << 10;  // for a file whose size is not known yet
+  static constexpr size_t kBehindMax = 1024;        // in the order
+
+  explicit AnnouncedOrder(Share& share) : share_(share) {}
+
+  // Behind what is wanted already, or in its place. Returns how many there was room for.
+  size_t announce(std::span<const uint64_t> inos, bool replaces);
+  bool has_wanted() const noexcept { return is_waiting_.load(std::memory_order_relaxed); }
+  // What is to be fetched now, at most kBatch files: each is under way in the table then.
+  std::vector<uint64_t> take(Table& table, Clock::time_point now);
+  void let_go();  // of what is wanted
+
+  bool watches(const CachedExtent& extent, For /*whom*/) const noexcept override {
+    return extent.file_size < kLargeFileMin && share_.any();
+  }
+  bool any() const noexcept override { return share_.any(); }
+  void given(uint64_t ino, Table& table) override;
+  void closed(uint64_t ino, bool is_last, Table& table) override;
+  bool expire(Table& table, Clock::time_point now) override;
+
+ private:
+  void drop_behind(uint64_t turn, Table& table);
+  void note_waiting() noexcept { is_waiting_.store(!wanted_.empty(), std::memory_order_relaxed); }
+
+  Share& share_;
+  std::deque<uint64_t> wanted_{};
+  std::atomic<bool> is_waiting_{false};                // wanted_ has something
+  std::unordered_map<uint64_t, uint64_t> places_{};    // in the order, by inode number
+  std::deque<std::pair<uint64_t, uint64_t>> order_{};  // place and inode number
+  uint64_t next_place_ = 0;
+};
+
+}  // namespace braidfs::client::prefetch

@@ -1,0 +1,110 @@
+// What is read before anybody asks for it: the one place that lanes and operations talk to.
+//
+// It tells the policies what programs do and puts what they want where it goes:
+// | sink | what | who fetches |
+// |---|---|---|
+// | client memory (table.h) | extents of large files, announced files | fetching.h |
+// | the kernel's pages | small files, with their OPEN | KernelReplies::store_pages |
+// | storage servers' page caches (server_caches.h) | small files of granted directories |
+// fetching.h | One budget bounds the table, one count says how much is under way, one timer lets go
+// of what nobody reads. A new policy is a class (policy.h) and its line in the constructor.
+//
+// Invariant: bytes are given only to READs whose caller saw, under the inode's mutex, that DATA is
+// leased and the stamp is the one asked for. Threads: ANY THREAD; the table and the policies are
+// guarded by mu_, a leaf. A READ that no policy watches, and an OPEN, take no lock. Not here: the
+// operations that fetch (fetching.h), the local cache (client/local_cache.h).
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/prefetch/announced_order.h"
+#include "client/prefetch/page_history.h"
+#include "client/prefetch/sequential.h"
+#include "client/prefetch/server_caches.h"
+#include "client/prefetch/table.h"
+#include "client/prefetch/whole_small_files.h"
+
+namespace braidfs::client::prefetch {
+
+class Prefetcher {
+ public:
+  static constexpr std::chrono::seconds kExpireEvery{5};
+
+  Prefetcher() = default;
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+
+  // So many bytes may lie in client memory, under way or unread; 0, as in the beginning: nothing
+  // is fetched, anywhere. fills_pages: small files may go into the kernel's pages.
+  void limit(uint64_t bytes_max, bool fills_pages) noexcept;
+  bool is_on() const noexcept { return table_.limit() != 0; }
+  // Nothing more is begun, or again.
+  void pause(bool is_paused) noexcept { is_paused_ = is_paused; }
+  size_t under_way() const;
+  uint64_t bytes() const;
+  // The machine's memory is short: all that is here goes.
+  void let_go();
+  // Lets go of what nobody reads. True: something is left, and a timer is to call this again.
+  bool expire(Clock::time_point now);
+  // True for one caller, who then runs that timer until expire() says false.
+  bool takes_timer() noexcept { return !has_timer_.exchange(true); }
+  void timer_ended() noexcept { has_timer_ = false; }
+  void add_counters(std::vector<std::pair<std::string, uint64_t>>& all) const;
+
+  // ---- READs ----
+  bool watches(const CachedExtent& extent, For whom) const noexcept;
+  struct Reading {
+    CachedExtent extent{};
+    For whom = For::kProgram;
+    bool is_again = false;  // the same READ asks once more, after it has waited
+    Clock::time_point now{};
+  };
+  // One that is watched. kYes: `parts` are it. kWait: `reader` proceeds when more has come.
+  // Whatever it is, the caller has `wanted` fetched: each extent is under way until fetched() or
+  // missed().
+  Found read(const Reading& reading, Parts& parts, const Waiter& reader, Extents& wanted);
+  // Returns those who waited; they look again.
+  Waiters fetched(const CachedExtent& extent, Buffer bytes, Clock::time_point now);
+  Waiters missed(uint64_t ino, uint64_t offset);
+  // Without a lock: whether closes matter.
+  bool any() const noexcept;
+  void closed(uint64_t ino, bool is_last);
+
+  // ---- announced files ----
+  size_t announce(std::span<const uint64_t> inos, bool replaces);
+  bool has_announced() const noexcept { return announced_order_.has_wanted(); }
+  // What is to be fetched now: each file is under way until fetched() or missed() of its beginning.
+  std::vector<uint64_t> take_announced(Clock::time_point now);
+
+  // ---- whole small files ----
+  WholeSmallFiles& whole_small_files() noexcept { return whole_small_files_; }
+  ServerCaches& server_caches() noexcept { return server_caches_; }
+
+ private:
+  static constexpr Share::Terms kReaders{
+      .name = "stream", .lifetime = std::chrono::seconds(10), .far_eighths = 1};
+  static constexpr Share::Terms kAnnounced{
+      .name = "announced", .lifetime = std::chrono::seconds(60), .far_eighths = 6};
+
+  std::atomic<bool> is_paused_{false};
+  std::atomic<bool> has_timer_{false};
+  WholeSmallFiles whole_small_files_;
+  ServerCaches server_caches_;
+
+  mutable std::mutex mu_;
+  Table table_;
+  Share& readers_ = table_.share(kReaders);
+  Sequential sequential_{readers_};
+  PageHistory page_history_{readers_};
+  AnnouncedOrder announced_order_{table_.share(kAnnounced)};
+  const std::array<Policy*, 3> policies_{&sequential_, &page_history_, &announced_order_};
+};
+
+}  // namespace braidfs::client::prefetch

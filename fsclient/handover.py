@@ -28,7 +28,7 @@ from fscommon.wire.messages import Empty
 from fscommon.wire.ops import Op
 
 from .daemon import GENERATION
-from .fs.births import FIRST_HANDLE
+from .fs.delegated_changes import FIRST_HANDLE
 from .fs.filesystem import FileSystem
 from .fs.handed import HandedFiles
 from .fs.locks import UNKNOWN_HANDLE

@@ -40,11 +40,11 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import Op
 
 from ..leases.holder import Leases
-from .births import FIRST_HANDLE, Births
 from .caller import Requester
 from .changes import Change, set_attr
 from .complete import CompleteDirectories
 from .cuts import Cuts
+from .delegated_changes import FIRST_HANDLE, DelegatedChanges
 from .drains import Drains
 from .inline_writes import InlineWrites
 from .inodes import Inodes, OpenInode
@@ -55,7 +55,7 @@ from .ports import WRITTEN_CUT, Lanes, Metadata, Written, written_of
 
 INVALIDATION_WAIT_S = 1.0
 ASK_AGAIN_S = 0.01
-OWN_QUESTIONS_MAX = 3000
+OWN_LEASE_REQUESTS_MAX = 3000
 _COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stripe_bits
 
 
@@ -84,7 +84,7 @@ class Files:
         self._handles: dict[int, int] = {}
         self.was_read: Callable[[int], None] = lambda ino: None  # opened for that, through here
         self.opening: Callable[[int], None] = lambda ino: None
-        self.births = Births(meta, lanes, leases, inodes, self._born, complete.noted, log)
+        self.births = DelegatedChanges(meta, lanes, leases, inodes, self._born, complete.noted, log)
 
     # ---- opening and closing ------------------------------------------------------------------
 
@@ -508,7 +508,7 @@ class Files:
         if inode is None or not self._leases.is_on:
             yield
             return
-        for _ in range(OWN_QUESTIONS_MAX):
+        for _ in range(OWN_LEASE_REQUESTS_MAX):
             await self._leases.leaving.wait(ino)
             if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE) and not inode.is_inline:
                 break

@@ -17,7 +17,7 @@ from fscommon.native_ports import HandleRow
 from fscommon.tasks import open_tasks
 from fscommon.wire.locks import HeldLock, LockRestore
 
-from .births import FIRST_HANDLE
+from .delegated_changes import FIRST_HANDLE
 from .filesystem import FileSystem
 
 RESTORES_AT_ONCE_MAX = 64

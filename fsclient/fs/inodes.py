@@ -127,7 +127,7 @@ class Inodes:
         self.losses = Stamps(LOSSES_MAX)  # of leases
         self.resized_closed = 0  # files that nobody here had open
         self.parents = Parents()
-        # Notes what lanes have changed and have not told yet (fsclient.fs.births).
+        # Notes what lanes have changed and have not told yet (fsclient.fs.delegated_changes).
         self.catch_up: Callable[[], None] = lambda: None
         # Tells the metaserver of an inode that lanes opened without a word.
         self.tell_open: Callable[[int], None] = lambda ino: None
@@ -237,7 +237,7 @@ class Inodes:
         return not (
             ino in self._open
             or ino in self._departed
-            or ino in leases.passing
+            or ino in leases.recalling
             or leases.is_contended(ino)
             or leases.table.held(ino) != LEASE_READER
             or not leases.holds(ino, LEASE_READER)

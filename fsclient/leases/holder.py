@@ -59,7 +59,7 @@ class Leases:
         self._clock = clock
         self.table = LeaseTable()
         self.lease_s = 0.0
-        self.passing: dict[int, int] = {}  # ino: bits that are recalled and not returned yet
+        self.recalling: dict[int, int] = {}  # ino: bits that are recalled and not returned yet
         self._asking: set[int] = set()
         self._took: set[int] = set()
         self.using = Spans()  # what was taken is used once before it is given up
@@ -184,7 +184,7 @@ class Leases:
         """Files that only this session may write, for SESSION_OPEN; also those that are being given
         up, whose bytes may still be on their way."""
         held = self.table.with_bits(LEASE_META_EXCLUSIVE)
-        leaving = (ino for ino, bits in self.passing.items() if bits & LEASE_DATA_EXCLUSIVE)
+        leaving = (ino for ino, bits in self.recalling.items() if bits & LEASE_DATA_EXCLUSIVE)
         return tuple({*held, *leaving})
 
     # ---- lanes --------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Leases:
         on under a recalled lease since they were told last."""
         if not self.is_on:
             return False
-        return self._lanes.inodes.lease(ino, self.table.held(ino), self.passing.get(ino, 0))
+        return self._lanes.inodes.lease(ino, self.table.held(ino), self.recalling.get(ino, 0))
 
     def closed(self, inos: tuple[int, ...], limit: Limit) -> None:
         """CLOSE of these inodes leaves: their exclusive leases become shared ones."""

@@ -9,8 +9,8 @@ wait for another client that waits for us; the kernel is told as soon as it is f
 reads and writes that wait for this very lease are not waited for, others up to PAGES_WAIT_S.
 Recalls of shared leases that come together, as they do when the metaserver asks for the oldest of
 too many back, are worked on by one task and returned together.
-Reads and writes of the file go on while its lease is recalled and not yet returned (`passing`); the
-pages that they leave are invalidated one by one (native), before the return.
+Reads and writes of the file go on while its lease is recalled and not yet returned
+(`recalling`); the pages that they leave are invalidated one by one (native), before the return.
 Touched by the client's trio thread only. The connection that recalls come by is
 fsclient.leases.connection.
 """
@@ -222,7 +222,7 @@ class Recalls:
     async def _drop(self, lost: dict[int, int], asked: set[int]) -> None:
         leases = self._leases
         for ino, bits in lost.items():
-            leases.passing[ino] = leases.passing.get(ino, 0) | bits
+            leases.recalling[ino] = leases.recalling.get(ino, 0) | bits
             if bits & LEASE_DATA and ino in asked:
                 leases.bytes_recalled(ino)
             leases.tell_lanes(ino)
@@ -255,11 +255,11 @@ class Recalls:
 
     def _finish_passing(self, ino: int, lost: int) -> bool:
         """True: something passed."""
-        left = self._leases.passing.get(ino, 0) & ~lost
+        left = self._leases.recalling.get(ino, 0) & ~lost
         if left:
-            self._leases.passing[ino] = left
+            self._leases.recalling[ino] = left
         else:
-            self._leases.passing.pop(ino, None)
+            self._leases.recalling.pop(ino, None)
         return self._leases.tell_lanes(ino)
 
     async def _tell_kernel(self, inos: list[int], facets: int) -> None:

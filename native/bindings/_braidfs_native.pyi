@@ -295,7 +295,7 @@ class InodesPort:
         As put(), after a SETATTR of the size: this size counts. Raises ValueError.
         """
 
-    def lease(self, ino: int, flags: int, passing: int) -> bool:
+    def lease(self, ino: int, flags: int, recalling: int) -> bool:
         """
         LEASE_* held on the inode, and those that are recalled but not returned. True: READs or WRITEs went on under a recalled one since the last call.
         """

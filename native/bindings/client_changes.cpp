@@ -144,7 +144,7 @@ void slots_put(Datapath& path,
   for (const auto& [ino, layout, capability] : slots) {
     taken.push_back({ino, text_of(layout), text_of(capability)});
   }
-  checked(path.births().slots_put(std::move(taken)), "too many slots");
+  checked(path.journal().slots_put(std::move(taken)), "too many slots");
 }
 
 void bind_rows(nb::module_& module) {
@@ -224,7 +224,7 @@ void bind_delegation(PortClass<ChangesPort>& type) {
       .def(
           "births_refuse",
           [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
-            path.births().refuse(std::move(uids), std::move(gids));
+            path.journal().refuse(std::move(uids), std::move(gids));
             path.dentries().owners_told();
           },
           "uids"_a, "gids"_a,
@@ -232,32 +232,34 @@ void bind_delegation(PortClass<ChangesPort>& type) {
       .def(
           "births_share",
           [](Datapath& path, uint64_t directory, uint64_t files, uint64_t size_limit) {
-            path.births().share(directory, files, size_limit);
+            path.journal().share(directory, files, size_limit);
           },
           "directory"_a, "files"_a, "size_limit"_a,
           "So many files more may be made in a directory of a tree with limits, each up to a size.")
       .def(
           "births_unshare",
-          [](Datapath& path, uint64_t directory) { path.births().unshare(directory); },
+          [](Datapath& path, uint64_t directory) { path.journal().unshare(directory); },
           "directory"_a, "The directory has no such share any more.")
       .def(
-          "slots_clear", [](Datapath& path) { path.births().slots_clear(); }, "The slots are void.")
+          "slots_clear", [](Datapath& path) { path.journal().slots_clear(); },
+          "The slots are void.")
       .def(
-          "slots_left", [](Datapath& path) { return path.births().slots(); },
+          "slots_left", [](Datapath& path) { return path.journal().slots(); },
           "How many slots are unused.");
 }
 
 void bind_change_runs(PortClass<ChangesPort>& type) {
   type.def(
-          "changes_left", [](Datapath& path) { return path.births().any(); },
+          "changes_left", [](Datapath& path) { return path.journal().any(); },
           "Whether changes wait to be taken.")
       .def("changes_take", &changes_take, "spare_open"_a,
            nb::sig("def changes_take(self, spare_open: bool) -> list[ChangeRun]"),
            "Changes that were not taken yet, oldest first, in runs. spare_open: only those before "
            "the first file that was made within 200 ms and is open.")
       .def(
-          "changes_told", [](Datapath& path, uint64_t count) { path.births().changes_told(count); },
-          "count"_a, "The metaserver has answered so many removals, settings and moves.")
+          "changes_told",
+          [](Datapath& path, uint64_t count) { path.journal().changes_told(count); }, "count"_a,
+          "The metaserver has answered so many removals, settings and moves.")
       .def(
           "births_told",
           [](Datapath& path, const std::vector<uint64_t>& inos) {

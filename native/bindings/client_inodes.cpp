@@ -49,10 +49,10 @@ void bind_layouts_and_leases(PortClass<InodesPort>& type) {
            "As put(), after a SETATTR of the size: this size counts. Raises ValueError.")
       .def(
           "lease",
-          [](Datapath& path, uint64_t ino, uint32_t flags, uint32_t passing) {
-            return path.core().inode_lease(ino, flags, passing);
+          [](Datapath& path, uint64_t ino, uint32_t flags, uint32_t recalling) {
+            return path.core().inode_lease(ino, flags, recalling);
           },
-          "ino"_a, "flags"_a, "passing"_a, ReleaseGil(),
+          "ino"_a, "flags"_a, "recalling"_a, ReleaseGil(),
           "LEASE_* held on the inode, and those that are recalled but not returned. True: READs or "
           "WRITEs went on under a recalled one since the last call.")
       .def(

@@ -29,7 +29,7 @@ Where where(const FileView& view, uint64_t at) {
 }  // namespace
 
 CopyOperation::CopyOperation(uint64_t token, CopyRange range)
-    : RoundsOperation(token, range.sink), range_(std::move(range)) {}
+    : DurableRangeOperation(token, range.sink), range_(std::move(range)) {}
 
 void CopyOperation::start(Lane& lane, uint64_t token, CopyRange range, bool only_reach) {
   const auto operation = std::make_shared<CopyOperation>(token, std::move(range));

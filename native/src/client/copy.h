@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "client/rounds.h"
+#include "client/durable_range.h"
 
 namespace braidfs::client {
 
@@ -22,7 +22,7 @@ struct CopyRange {
 
 // → DONE(token, status, the sink's stripes that were written, a bit each). only_reach: nothing is
 // copied, DONE tells how many bytes would be.
-class CopyOperation final : public RoundsOperation {
+class CopyOperation final : public DurableRangeOperation {
  public:
   static void start(Lane& lane, uint64_t token, CopyRange range, bool only_reach);
   CopyOperation(uint64_t token, CopyRange range);

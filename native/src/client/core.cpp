@@ -143,9 +143,9 @@ void Core::write(fuse::LaneContext& at, const fuse::WriteRequest& request) {
   write_request(lane, handle, request);
 }
 
-std::span<std::byte> Core::landing(fuse::LaneContext& at, size_t size) {
+std::span<std::byte> Core::receive_buffer(fuse::LaneContext& at, size_t size) {
   if (size > Memory::kPieceMax) return {};
-  return lanes_.at(at.index).landing();
+  return lanes_.at(at.index).receive_buffer();
 }
 
 void Core::flush(fuse::LaneContext& at, const fuse::FlushRequest& request) {
@@ -268,10 +268,10 @@ bool Core::inode_resize(Bytes attributes, Bytes layout, Bytes capability) {
   if (!decoded || !view) return false;
   const InodePtr inode = context_.inodes().find(decoded->ino);
   if (!inode) return inode_put(attributes, layout, capability);
-  auto settled = std::make_shared<Settled>();
-  inode->resize(*decoded, std::move(*view), *settled);
-  if (settled->empty()) return true;
-  lanes_.of(decoded->ino).post([inode, settled](Lane& at) { perform(at, inode, *settled); });
+  auto actions = std::make_shared<Actions>();
+  inode->resize(*decoded, std::move(*view), *actions);
+  if (actions->empty()) return true;
+  lanes_.of(decoded->ino).post([inode, actions](Lane& at) { run_actions(at, inode, *actions); });
   return true;
 }
 

@@ -34,7 +34,7 @@ class Core final : public fuse::DataHandler {
 
   // Before the first request.
   void replier(fuse::Replier& replier) noexcept { context_.kernel().replier(replier); }
-  void page_spoiler(KernelReplies::InvalidatePages invalidate, fuse::CutReads& eof_pages) {
+  void page_invalidator(KernelReplies::InvalidatePages invalidate, fuse::EofPages& eof_pages) {
     context_.kernel().invalidator(std::move(invalidate), eof_pages);
   }
   void written_noter(Commits::NoteWritten note) {
@@ -80,7 +80,7 @@ class Core final : public fuse::DataHandler {
   std::optional<fuse::Waiting> waiting(uint64_t unique) override;
   bool interrupt(uint64_t unique) override;
   fuse::Room room() const noexcept override { return context_.memory().room(); }
-  std::span<std::byte> landing(fuse::LaneContext& at, size_t size) override;
+  std::span<std::byte> receive_buffer(fuse::LaneContext& at, size_t size) override;
   bool is_ahead(uint64_t ino) override { return context_.inodes().is_ahead(ino); }
   bool is_busy(uint64_t ino) override { return context_.inodes().is_busy(ino); }
   std::optional<Ahead> before_setting(uint64_t ino, bool sets_mtime) override {

@@ -24,7 +24,7 @@ bool CutWait::wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<E
                    int& error) {
   Cuts& cuts = inode.cuts;
   if (began && cuts.ended != ended) error = cuts.error;
-  if (!cuts.untold() || error != 0) return false;
+  if (!cuts.unreported() || error != 0) return false;
   began = true;
   ended = cuts.ended;
   cuts.waiting.push_back(std::move(who));
@@ -36,7 +36,7 @@ bool CutWait::wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<E
 
 bool Inode::may_be_cut(uint64_t size) const noexcept {
   const bool at_rest =
-      !committing && writing == 0 && passing == 0 && !asking.under_way && cuts.pauses == 0;
+      !committing && writing == 0 && recalling == 0 && !asking.under_way && cuts.pauses == 0;
   if (!at_rest || lies_inline() || set_ids.mode != 0 || (written_.flags & kCommitKillSuidgid) != 0)
     return false;
   if (size > std::min<uint64_t>(storable_end(*view_), INT64_MAX)) return false;
@@ -44,9 +44,9 @@ bool Inode::may_be_cut(uint64_t size) const noexcept {
 }
 
 // What was never sent, and is in no size that was told, is nobody else's affair.
-void Inode::cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Settled& settled) {
+void Inode::cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Actions& actions) {
   bytes_change();
-  const uint64_t known_elsewhere = cuts.untold() ? cuts.level() : stored_end_;
+  const uint64_t known_elsewhere = cuts.unreported() ? cuts.level() : stored_end_;
   if (size < known_elsewhere) {
     if (cuts.pending == Cuts::kNone) {
       cuts.reach = known_elsewhere;
@@ -56,8 +56,8 @@ void Inode::cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Settled&
     pieces_.bar(cuts.bar());
   }
   if (size < size_) {
-    pieces_.trim(size, settled);
-    pieces_.settle_all(settled);  // what waited for something that is gone
+    pieces_.trim(size, actions);
+    pieces_.settle_all(actions);  // what waited for something that is gone
   }
   size_ = written_.size = size;
   written_.mtime_ns = mtime_ns;
@@ -77,35 +77,35 @@ std::optional<Event> Inode::tell_cut() {
                .payload = packed(cuts.reach_under_way)};
 }
 
-void Inode::cut_told(const Attributes& attributes, FileView view, Settled& settled) {
+void Inode::cut_told(const Attributes& attributes, FileView view, Actions& actions) {
   if (!is_older(view)) {
     const bool same_file = view_->file_id == view.file_id;
     pieces_.geometry(view.stripe_width, view.chunk_size);
     view_ = std::make_shared<const FileView>(std::move(view));
-    if (!same_file) other_objects(settled);
+    if (!same_file) other_objects(actions);
   }
   change_version_ = std::max(change_version_, attributes.change_version);
   note_stamp(attributes);
   stored_end_ = cuts.under_way;
-  cut_ended(0, settled);
+  cut_ended(0, actions);
 }
 
-void Inode::cut_failed(int error, Clock::time_point now, Settled& settled) {
+void Inode::cut_failed(int error, Clock::time_point now, Actions& actions) {
   cuts.reach = cuts.pending == Cuts::kNone ? cuts.reach_under_way
                                            : std::max(cuts.reach, cuts.reach_under_way);
   cuts.pending = cuts.level();
   cuts.due = now + kRetryAfter;
-  cut_ended(error, settled);
+  cut_ended(error, actions);
 }
 
-void Inode::cut_ended(int error, Settled& settled) {
+void Inode::cut_ended(int error, Actions& actions) {
   cuts.under_way = Cuts::kNone;
   cuts.error = error;
   ++cuts.ended;
   pieces_.bar(cuts.bar());
-  pieces_.settle_all(settled);
-  if (error != 0) settled.tell_cut = false;  // it is told again when it is due, or somebody waits
-  for (auto& waiter : std::exchange(cuts.waiting, {})) settled.proceed.push_back(std::move(waiter));
+  pieces_.settle_all(actions);
+  if (error != 0) actions.tell_cut = false;  // it is told again when it is due, or somebody waits
+  for (auto& waiter : std::exchange(cuts.waiting, {})) actions.proceed.push_back(std::move(waiter));
 }
 
 }  // namespace braidfs::client

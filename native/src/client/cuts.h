@@ -41,7 +41,7 @@ struct Cuts {
   std::vector<std::shared_ptr<Operation>> waiting{};  // for the end of the next question
 
   uint64_t level() const noexcept { return std::min(pending, under_way); }
-  bool untold() const noexcept { return level() != kNone; }
+  bool unreported() const noexcept { return level() != kNone; }
   uint64_t bar() const noexcept { return under_way != kNone ? 0 : pending; }
 };
 

@@ -18,20 +18,21 @@ bool cut_file(Lane& lane, const HandlePtr& handle, const fuse::CutRequest& reque
   if ((handle->open_flags & O_ACCMODE) == O_RDONLY || (handle->open_flags & O_DSYNC) != 0)
     return false;
   const InodePtr inode = handle->inode;
-  auto settled = std::make_shared<Settled>();
+  auto actions = std::make_shared<Actions>();
   bool watch;
   {
     const std::scoped_lock lock(inode->mu());
     if (!context.leases().holds(*inode, kLeaseDataExclusive) || !inode->may_be_cut(request.size))
       return false;
-    inode->cut(request.size, request.time_ns, lane.loop().now(), *settled);
+    inode->cut(request.size, request.time_ns, lane.loop().now(), *actions);
     context.commits().note_unclean(*inode);
     watch = inode->cuts.pending != Cuts::kNone && !std::exchange(inode->watched, true);
   }
   lane.counters().cuts.fetch_add(1, std::memory_order_relaxed);
   if (watch) lane.watch_age(inode);
   // Later: tables are locked, to which that might lead.
-  if (!settled->empty()) lane.post([inode, settled](Lane& at) { perform(at, inode, *settled); });
+  if (!actions->empty())
+    lane.post([inode, actions](Lane& at) { run_actions(at, inode, *actions); });
   return true;
 }
 
@@ -40,7 +41,7 @@ bool cut_done(Context& context, uint64_t ino, const CutAnswer& answer) {
   if (!inode) return false;
   const auto decoded = decode_attributes(answer.attributes);
   auto view = decode_view(answer.layout, answer.capability);
-  auto settled = std::make_shared<Settled>();
+  auto actions = std::make_shared<Actions>();
   bool watch;
   {
     const std::scoped_lock lock(inode->mu());
@@ -48,16 +49,16 @@ bool cut_done(Context& context, uint64_t ino, const CutAnswer& answer) {
       return false;  // lost since
     const bool is_told = answer.status == Status::kOk && decoded && view;
     if (is_told) {
-      inode->cut_told(*decoded, std::move(*view), *settled);
+      inode->cut_told(*decoded, std::move(*view), *actions);
     } else {
       const int error = answer.status == Status::kOk ? EIO : errno_of(answer.status);
-      inode->cut_failed(error, Clock::now(), *settled);
+      inode->cut_failed(error, Clock::now(), *actions);
     }
-    watch = inode->cuts.untold() && !std::exchange(inode->watched, true);
+    watch = inode->cuts.unreported() && !std::exchange(inode->watched, true);
   }
-  context.lanes().of(ino).post([inode, settled, watch](Lane& at) {
+  context.lanes().of(ino).post([inode, actions, watch](Lane& at) {
     if (watch) at.watch_age(inode);
-    perform(at, inode, *settled);
+    run_actions(at, inode, *actions);
     at.context().inodes().idle(inode);
   });
   return true;

@@ -30,11 +30,11 @@ Datapath::Datapath(const DatapathSettings& settings)
       session_(fuse::InitSettings{.max_write = settings.max_write}, *this),
       names_(core_, session_, [this] { core_.events().put({.kind = EventKind::kBirths}); }) {
   core_.replier(session_);
-  core_.page_spoiler(
+  core_.page_invalidator(
       [this](uint64_t ino, uint64_t offset, uint64_t length, uint64_t read, auto then) {
-        session_.spoil_pages(ino, offset, length, read, std::move(then));
+        session_.invalidate_pages(ino, offset, length, read, std::move(then));
       },
-      session_.cut_reads());
+      session_.eof_pages());
   core_.written_noter([this](uint64_t ino, const Written& written) {
     const bool sized = (written.flags & kCommitSize) != 0;
     const bool timed = (written.flags & kCommitMtime) != 0;
@@ -85,7 +85,7 @@ void Datapath::stop(uint32_t deadline_ms) {
 }
 
 std::vector<names::Change> Datapath::changes_take(bool spare_open) {
-  auto changes = births().take();
+  auto changes = journal().take();
   const int64_t now_ns = file_time_ns();
   const auto take = [&](names::Change& change) {
     auto* const birth = std::get_if<names::Birth>(&change);
@@ -98,7 +98,7 @@ std::vector<names::Change> Datapath::changes_take(bool spare_open) {
   auto left = changes.begin();
   while (left != changes.end() && take(*left)) ++left;
   if (left != changes.end()) {
-    births().put_back({std::move_iterator(left), std::move_iterator(changes.end())});
+    journal().put_back({std::move_iterator(left), std::move_iterator(changes.end())});
     changes.erase(left, changes.end());
   }
   return changes;

@@ -70,7 +70,7 @@ class Datapath final : private fuse::SessionObserver {
   int attach(net::UniqueFd device) { return session_.attach(std::move(device)); }
   // Another process's mount goes on here; lanes number their own handles from first_handle on.
   int take_over(fuse::FuseSession::Handed handed, uint64_t first_handle) {
-    births().first_handle(first_handle);
+    journal().first_handle(first_handle);
     return session_.take_over(std::move(handed));
   }
   bool pause(bool paused) {
@@ -111,7 +111,7 @@ class Datapath final : private fuse::SessionObserver {
   }
   names::AttributeTable& attributes() noexcept { return names_.attributes(); }
   names::DentryTable& dentries() noexcept { return names_.dentries(); }
-  names::Births& births() noexcept { return names_.births(); }
+  names::ChangeJournal& journal() noexcept { return names_.journal(); }
   // What lanes changed themselves and nobody has taken, oldest first; births with what was written
   // since. spare_open: only what came before the first file that was made a moment ago and is still
   // open.

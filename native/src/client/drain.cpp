@@ -161,26 +161,26 @@ void DrainOperation::hand_over(Lane& lane) {
 // No WRITE came meanwhile. Whoever sealed the piece has it go to the targets beside, where nobody
 // reads it.
 void DrainOperation::handed_over(Lane& lane, bool taken) {
-  Settled settled;
+  Actions actions;
   {
     const std::scoped_lock lock(inode_->mu());
-    inode_->untold = inode_->handing_over = false;
+    inode_->unreported = inode_->handing_over = false;
     PieceTable& pieces = inode_->pieces();
     const bool is_alone =
         pieces.sequence() == sequence_ && pieces.only_filling(bytes_.size()) != nullptr;
-    if (taken && is_alone) pieces.trim(0, settled);
+    if (taken && is_alone) pieces.trim(0, actions);
     if (taken) inode_->lies_inline(view_, std::move(bytes_));
   }
   bytes_.clear();
   if (taken) lane.counters().inline_births.fetch_add(1, std::memory_order_relaxed);
-  perform(lane, inode_, settled);
+  run_actions(lane, inode_, actions);
   phase_ = Phase::kDrain;
   committed_ = false;
   proceed(lane);
 }
 
 void DrainOperation::drain(Lane& lane) {
-  Settled settled;
+  Actions actions;
   bool done;
   {
     const std::scoped_lock lock(inode_->mu());
@@ -193,15 +193,15 @@ void DrainOperation::drain(Lane& lane) {
     if (!sealed_) {
       sealed_ = true;
       sequence_ = pieces.sequence();
-      pieces.seal_all(settled);
+      pieces.seal_all(actions);
     }
     take_view();
     done = pieces.is_settled(sequence_, 0, kEverything);
-    if (done && is_last) pieces.drop_all_held(settled);
+    if (done && is_last) pieces.drop_all_held(actions);
     if (done && durable_) take_syncs();
     if (!done) pieces.wait(shared_from_this(), sequence_, 0, kEverything);
   }
-  perform(lane, inode_, settled);
+  run_actions(lane, inode_, actions);
   if (!done) return lane.context().lanes().hurry();
   phase_ = durable_ ? Phase::kSync : Phase::kCommit;
   proceed(lane);
@@ -211,7 +211,7 @@ void DrainOperation::drain(Lane& lane) {
 // before those that have begun are seen here.
 bool DrainOperation::is_last_of_lease(Context& context) const {
   const bool may_begin = context.leases().holds(*inode_, kLeaseDataExclusive) ||
-                         (inode_->passing & kLeaseDataExclusive) != 0;
+                         (inode_->recalling & kLeaseDataExclusive) != 0;
   return kind_ == Kind::kToken && !may_begin;
 }
 
@@ -282,12 +282,12 @@ void DrainOperation::ask_sync(Lane& lane, const Sync& sync) {
 
 void DrainOperation::call_done(Lane& lane, Call& call) {
   const Sync& sync = syncs_[call.part];
-  Settled settled;
+  Actions actions;
   {
     const std::scoped_lock lock(inode_->mu());
     PieceTable& pieces = inode_->pieces();
     if (call.status == Status::kOk && call.incarnation == sync.incarnation) {
-      pieces.synced(sync.stripe_index, acknowledgements_, settled);
+      pieces.synced(sync.stripe_index, acknowledgements_, actions);
       if (call.view->file_id == view_->file_id) synced_stripes_ |= uint64_t{1} << sync.stripe_index;
     } else if (call.status == Status::kOk || call.status == Status::kStaleIncarnation) {
       again_ = true;  // what is held was queued again when the reply was seen
@@ -295,7 +295,7 @@ void DrainOperation::call_done(Lane& lane, Call& call) {
     } else if (call.status == Status::kStaleTruncateEpoch) {
       again_ = true;
     } else if (call.status == Status::kNoObject && kind_ == Kind::kBackground) {
-      pieces.synced(sync.stripe_index, acknowledgements_, settled);  // removed meanwhile
+      pieces.synced(sync.stripe_index, acknowledgements_, actions);  // removed meanwhile
     } else {
       refused(errno_of(call.status));
     }

@@ -46,7 +46,7 @@ bool Fetch::waits(Lane& lane, Wait& wait) {
   PieceTable& pieces = inode_->pieces();
   if (pieces.unsettled() == 0 || pieces.is_settled(pieces.sequence(), offset_, end)) return false;
   wait.inode = inode_;
-  pieces.seal_range(offset_, end, wait.settled);
+  pieces.seal_range(offset_, end, wait.actions);
   user_.about_to_wait(lane);
   pieces.wait(std::static_pointer_cast<Operation>(user_.shared_from_this()), pieces.sequence(),
               offset_, end);
@@ -56,7 +56,7 @@ bool Fetch::waits(Lane& lane, Wait& wait) {
 // Whether its bytes are void at the targets until the metaserver was told of a cut (cuts.h).
 bool Fetch::waits_for_cut(Lane& lane, Wait& wait) {
   Cuts& cuts = inode_->cuts;
-  const bool is_void = cuts.untold() && length_ != 0 && offset_ + length_ > cuts.level();
+  const bool is_void = cuts.unreported() && length_ != 0 && offset_ + length_ > cuts.level();
   const bool waits =
       is_void && cut_wait_.wait(*inode_, user_.shared_from_this(), wait.event, error_);
   if (waits) wait.inode = inode_;
@@ -67,7 +67,7 @@ bool Fetch::waits_for_cut(Lane& lane, Wait& wait) {
 
 void Fetch::Wait::act(Lane& lane) {
   if (event) lane.context().events().put(std::move(*event));
-  perform(lane, inode, settled);
+  run_actions(lane, inode, actions);
 }
 
 bool Fetch::looks_and_waits(Lane& lane) {

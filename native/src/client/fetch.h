@@ -47,7 +47,7 @@ class Fetch final : public CallOwner {
   // What is to be done behind the inode's mutex when the user waits.
   struct Wait {
     InodePtr inode{};
-    Settled settled{};
+    Actions actions{};
     std::optional<Event> event{};
     void act(Lane& lane);
   };

@@ -22,16 +22,16 @@ class Incarnations {
   // held for the target; whichever lane was the first to see it, when this returns it was called.
   template <typename Resend>
   void seen(uint32_t target, uint64_t incarnation, Resend resend) {
-    if (settled(target) >= incarnation) return;
+    if (actions(target) >= incarnation) return;
     const std::scoped_lock one(loss_mu_);
-    const uint64_t known = settled(target);
+    const uint64_t known = actions(target);
     if (known >= incarnation) return;
     rise(&Incarnation::newest, target, incarnation);
     if (known != 0) {
       resend();
       ++losses_;
     }
-    rise(&Incarnation::settled, target, incarnation);
+    rise(&Incarnation::actions, target, incarnation);
   }
   // The newest one that was seen: what an older one acknowledged is lost. May be asked with an
   // inode locked; a piece that is acknowledged under that lock is then seen by whoever goes over
@@ -45,9 +45,9 @@ class Incarnations {
  private:
   struct Incarnation {
     uint64_t newest = 0;
-    uint64_t settled = 0;
+    uint64_t actions = 0;
   };
-  uint64_t settled(uint32_t target);
+  uint64_t actions(uint32_t target);
   void rise(uint64_t Incarnation::*number, uint32_t target, uint64_t incarnation);
 
   std::shared_mutex mu_;

@@ -62,7 +62,7 @@ bool AskingWrite::ask_with_bytes(Context& context) {
     grew_ = request_.offset + payload_.size() > inode.size();
     asking.inline_answer = answer_ = std::make_shared<Inode::InlineAnswer>();
     asking.under_way = true;
-    question_ = ++asking.begun;
+    lease_request_ = ++asking.begun;
     asking.waiting.push_back(waiter());
     ++inode.inline_writes;
     head.file_id = inode.view_locked()->file_id;

@@ -5,13 +5,13 @@
 
 namespace braidfs::client {
 
-bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& settled) {
+bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Actions& actions) {
   const std::scoped_lock lock(mu_);
   if (gone) return false;
   dropped = false;
   if (view_ && view_->file_id != view->file_id) {  // another client truncated it to nothing
     if (attributes.change_version < change_version_) return true;
-    other_objects(settled);
+    other_objects(actions);
   }
   const bool is_former =
       attributes.change_version < change_version_;  // older than what a commit told us
@@ -23,11 +23,11 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& 
   if (is_former) return true;
   change_version_ = attributes.change_version;
   note_stamp(attributes);
-  if (cuts.untold()) return true;  // it is of before that
+  if (cuts.unreported()) return true;  // it is of before that
   stored_end_ = std::max(stored_end_, attributes.size);
   // Under that lease nobody else changes the size, and what Python has taken may not be committed
   // yet.
-  const bool alone = ((lease | passing) & kLeaseDataExclusive) != 0;
+  const bool alone = ((lease | recalling) & kLeaseDataExclusive) != 0;
   const bool ahead =
       alone || committing || (written_.flags & kCommitSize) != 0 || pieces_.unsettled() > 0;
   size_ = ahead ? std::max(size_, attributes.size) : attributes.size;
@@ -44,7 +44,7 @@ bool Inode::view_put(const FileViewPtr& view) {
   return true;
 }
 
-void Inode::resize(const Attributes& attributes, FileView view, Settled& settled) {
+void Inode::resize(const Attributes& attributes, FileView view, Actions& actions) {
   const std::scoped_lock lock(mu_);
   if (is_older(view)) return;  // and so is the size: what was written behind it since is to stay
   const bool same_file = view_ && view_->file_id == view.file_id;
@@ -61,32 +61,33 @@ void Inode::resize(const Attributes& attributes, FileView view, Settled& settled
     in_commit.flags &= ~kCommitSize;
     in_commit.size = 0;
   }
-  pieces_.trim(same_file ? size_ : 0, settled);
-  if (!same_file) other_objects(settled);
+  pieces_.trim(same_file ? size_ : 0, actions);
+  if (!same_file) other_objects(actions);
 }
 
 // Objects of the new file id were never written: nothing of them is to be synced, and a SYNC of
 // one that does not exist would call its holes durable, so that they read as EIO.
-void Inode::other_objects(Settled& settled) {
-  pieces_.drop_all_held(settled);
+void Inode::other_objects(Actions& actions) {
+  pieces_.drop_all_held(actions);
   pieces_.forget_stripes();
   synced_stripes = 0;
 }
 
-Inode::Loss Inode::lose(Settled& settled) {
+Inode::Loss Inode::lose(Actions& actions) {
   const std::scoped_lock lock(mu_);
-  const bool lost = pieces_.unsettled() > 0 || (written_.flags & kCommitSize) != 0 || cuts.untold();
-  pieces_.drop_all_held(settled);
-  pieces_.trim(0, settled, EIO);
+  const bool lost =
+      pieces_.unsettled() > 0 || (written_.flags & kCommitSize) != 0 || cuts.unreported();
+  pieces_.drop_all_held(actions);
+  pieces_.trim(0, actions, EIO);
   cuts.pending = Cuts::kNone;
-  cut_ended(EIO, settled);
+  cut_ended(EIO, actions);
   const bool unsynced = dropped && pieces_.unsynced();
   if (dropped) pieces_.forget_stripes();  // nobody will ask
   written_ = {};
-  untold = false;
+  unreported = false;
   data_version_ = stamp_ = stamped_from_ = 0;
   change_version_ = 0;  // the metaserver may have forgotten what it told this session
-  lease = passing = 0;
+  lease = recalling = 0;
   ++lost_count;
   if (lost) fail(EIO);
   return lost ? Loss::kWritten : unsynced ? Loss::kUnsynced : Loss::kNone;
@@ -96,7 +97,7 @@ void Inode::committed(const Attributes& attributes) {
   if (attributes.change_version < change_version_) return;
   change_version_ = attributes.change_version;
   note_stamp(attributes);
-  if (cuts.untold()) return;
+  if (cuts.unreported()) return;
   size_ = std::max(size_, attributes.size);
   stored_end_ = std::max(stored_end_, attributes.size);
 }
@@ -149,7 +150,7 @@ void Inode::forget_written_time() noexcept {
 }
 
 std::optional<Written> Inode::written() const {
-  if (cuts.untold())
+  if (cuts.unreported())
     return Written{size_, written_.mtime_ns, written_.flags | kCommitSize | kWrittenCut};
   if (written_.flags == 0) return std::nullopt;
   Written now = written_;
@@ -170,7 +171,7 @@ std::optional<Written> Inode::uncommitted() const {
 bool Inode::commit_with_birth() {
   const auto now = written();
   const uint32_t others = birth.time_set ? ~kCommitSize : ~(kCommitSize | kCommitMtime);
-  if (!birth.untaken || committing || cuts.untold() || !now || (now->flags & others) != 0)
+  if (!birth.untaken || committing || cuts.unreported() || !now || (now->flags & others) != 0)
     return false;
   committing = true;
   in_commit = *now;
@@ -189,9 +190,9 @@ bool Inode::commit_with_birth() {
 }
 
 bool Inode::may_lie_inline(uint32_t length_max) const noexcept {
-  return untold && birth.told.changes == 0 && size_ > 0 && size_ <= length_max &&
+  return unreported && birth.told.changes == 0 && size_ > 0 && size_ <= length_max &&
          (written_.flags & kCommitSize) != 0 && (written_.flags & kCommitKillSuidgid) == 0 &&
-         !committing && writing == 0 && passing == 0 && error_told_ &&
+         !committing && writing == 0 && recalling == 0 && error_told_ &&
          pieces_.only_filling(size_) != nullptr;
 }
 
@@ -204,7 +205,7 @@ void Inode::lies_inline(const FileViewPtr& with, std::string bytes) {
 
 std::optional<Written> Inode::take_written() {
   const auto taken = written();
-  if (cuts.untold()) return taken;  // for nobody: the size would bring back what was cut off
+  if (cuts.unreported()) return taken;  // for nobody: the size would bring back what was cut off
   if (taken && (taken->flags & kCommitSize) != 0) stored_end_ = std::max(stored_end_, taken->size);
   written_ = {};
   return taken;
@@ -237,8 +238,8 @@ uint64_t Inode::error_seen_at_open() const noexcept {
 
 bool Inode::busy() const noexcept {
   return handles > 0 || committing || written_.flags != 0 || !pieces_.empty() || watched ||
-         !error_told_ || pieces_.unsynced() || asking.under_way || writing != 0 || cuts.untold() ||
-         cuts.pauses != 0;
+         !error_told_ || pieces_.unsynced() || asking.under_way || writing != 0 ||
+         cuts.unreported() || cuts.pauses != 0;
 }
 
 }  // namespace braidfs::client

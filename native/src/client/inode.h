@@ -25,7 +25,7 @@
 #include "client/operation.h"
 #include "client/piece_table.h"
 #include "client/records.h"
-#include "names/births.h"
+#include "names/change_journal.h"
 
 namespace braidfs::client {
 
@@ -65,16 +65,16 @@ class Inode {
     return view_;
   }
   // A record of older objects than those known changes nothing. False: it is gone.
-  bool put(const Attributes& attributes, const FileViewPtr& view, Settled& settled);
+  bool put(const Attributes& attributes, const FileViewPtr& view, Actions& actions);
   // Where its bytes are has changed, or the right to reach them, and nothing else: no size, no
   // written piece. False: it is not younger than what is known, or not a view of these bytes.
   bool view_put(const FileViewPtr& view);
   // After SETATTR(size): the record is the truth, bytes beyond it are gone.
-  void resize(const Attributes& attributes, FileView view, Settled& settled);
+  void resize(const Attributes& attributes, FileView view, Actions& actions);
   // Drops whatever was written and is not committed, and what would be sent again: others may have
   // written there. An open inode's next SYNC still tells whether the rest is durable.
   enum class Loss : uint8_t { kNone, kUnsynced, kWritten };
-  Loss lose(Settled& settled);
+  Loss lose(Actions& actions);
   const FileViewPtr& view_locked() const noexcept { return view_; }  // LOCKED
   uint64_t size() const noexcept { return size_; }                   // LOCKED
   void committed(const Attributes& attributes);                      // LOCKED
@@ -116,12 +116,12 @@ class Inode {
   Cuts cuts{};
   // It may have this size from now on without a word to anybody, as far as its lease goes.
   bool may_be_cut(uint64_t size) const noexcept;
-  void cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Settled& settled);
+  void cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Actions& actions);
   // The question to be put, if there is one and none is under way.
   std::optional<Event> tell_cut();
   // It was answered: by what the file is now, or an error.
-  void cut_told(const Attributes& attributes, FileView view, Settled& settled);
-  void cut_failed(int error, Clock::time_point now, Settled& settled);
+  void cut_told(const Attributes& attributes, FileView view, Actions& actions);
+  void cut_failed(int error, Clock::time_point now, Actions& actions);
 
   // ---- a file that lanes made: LOCKED ----
   // What is told with its birth (docs/decisions/0026), which is with the lanes as long as
@@ -139,7 +139,7 @@ class Inode {
   bool commit_with_birth();
 
   // ---- a new file that may come to lie in its inode's record (docs/decisions/0037): LOCKED ----
-  bool untold = false;         // the metaserver is not told of its birth yet
+  bool unreported = false;     // the metaserver is not told of its birth yet
   bool handing_over = false;   // its bytes are with Python, which says whether they were in time
   uint32_t inline_writes = 0;  // WRITEs that left it there, since it is known here
   // All of it is in one piece here that was never sent, and what it is told with its birth is size
@@ -161,7 +161,9 @@ class Inode {
   SetIds set_ids{};
   // Those of a file that the metaserver is not told of yet are all known here: nobody else can have
   // set any.
-  bool may_have_set_ids() const noexcept { return set_ids.mode != 0 || !(birth.untaken || untold); }
+  bool may_have_set_ids() const noexcept {
+    return set_ids.mode != 0 || !(birth.untaken || unreported);
+  }
   void note_set_ids(uint32_t mode, uint32_t gid) noexcept {
     if ((mode & (S_ISUID | S_ISGID)) != 0) set_ids = {mode, gid};
   }
@@ -170,7 +172,7 @@ class Inode {
   // Nothing of it would be lost with this process.
   bool is_clean() const noexcept {
     return pieces_.unsettled() == 0 && !pieces_.unsynced() && !committing &&
-           (written_.flags & kCommitSize) == 0 && !cuts.untold();
+           (written_.flags & kCommitSize) == 0 && !cuts.unreported();
   }
 
   uint32_t lost_count = 0;  // of evictions that cost written bytes or sizes
@@ -180,7 +182,7 @@ class Inode {
   // kLease* of what is recalled but not returned yet: reads and writes may go on under it, since
   // one that waited for the metaserver with a page locked would stop the very invalidation that the
   // return waits for; they leave nothing in the kernel's pages.
-  uint32_t passing = 0;
+  uint32_t recalling = 0;
   bool passed = false;  // something went on under it, or waited for the lease when it was recalled
   // Operations that wait until Python has got a lease; each looks again what it has when woken.
   // Questions are counted: the answer to one that was begun before an operation may be too old.
@@ -245,7 +247,7 @@ class Inode {
   std::vector<std::shared_ptr<Operation>> behind_end;  // bounded by what the kernel has under way
   // Pages that READs filled since a handle that writes past them was opened, as one range. The
   // kernel drops those in the way of such a write before it sends it, and not again: one that was
-  // filled in between has bytes of before, and is to be spoiled before the writer is answered.
+  // filled in between has bytes of before, and is to be invalidated before the writer is answered.
   // (Zeros behind the file's end are cut_end's.)
   uint32_t past_pages = 0;  // such handles
   struct Filled {
@@ -278,8 +280,8 @@ class Inode {
   std::atomic<uint64_t> size_limit = kUnlimited;
 
  private:
-  void other_objects(Settled& settled);         // LOCKED
-  void cut_ended(int error, Settled& settled);  // LOCKED
+  void other_objects(Actions& actions);         // LOCKED
+  void cut_ended(int error, Actions& actions);  // LOCKED
   // LOCKED: a view of the same objects as they were before what is known. (Of one epoch the last
   // one told counts.)
   bool is_older(const FileView& view) const noexcept {

@@ -21,9 +21,9 @@ bool Inodes::put(Bytes attributes, Bytes layout, Bytes capability) {
 
 bool Inodes::put(const FileRecords& records) {
   const uint64_t ino = records.attributes.ino;
-  Settled settled;  // released pieces only: nothing to perform
+  Actions actions;  // released pieces only: nothing to perform
   while (const InodePtr inode = table_.find_or(ino, [&] { return std::make_shared<Inode>(ino); })) {
-    if (inode->put(records.attributes, records.view, settled)) return true;
+    if (inode->put(records.attributes, records.view, actions)) return true;
   }  // else a lane, done with what was dropped, took it out of the table just now
   return false;
 }
@@ -117,8 +117,8 @@ std::optional<fuse::DataHandler::Ahead> Inodes::before_setting(uint64_t ino, boo
   const InodePtr inode = find(ino);
   if (!inode || !leases_.count()) return std::nullopt;
   const std::scoped_lock lock(inode->mu());
-  if (inode->passing != 0 || inode->committing || inode->asking.under_way || inode->cuts.untold() ||
-      !leases_.holds(*inode, kLeaseDataExclusive)) {
+  if (inode->recalling != 0 || inode->committing || inode->asking.under_way ||
+      inode->cuts.unreported() || !leases_.holds(*inode, kLeaseDataExclusive)) {
     return std::nullopt;
   }
   const Written written = inode->written().value_or(Written{});
@@ -149,7 +149,7 @@ void Inodes::births_told(std::span<const uint64_t> inos) {
     const InodePtr inode = find(ino);
     if (!inode) continue;
     const std::scoped_lock lock(inode->mu());
-    inode->untold = false;
+    inode->unreported = false;
   }
 }
 
@@ -162,7 +162,7 @@ Inodes::CutState Inodes::pause_cuts(uint64_t ino, bool paused) {
   } else {
     --inode->cuts.pauses;
   }
-  return inode->cuts.untold() ? CutState::kUntold : CutState::kTold;
+  return inode->cuts.unreported() ? CutState::kUnreported : CutState::kReported;
 }
 
 }  // namespace braidfs::client

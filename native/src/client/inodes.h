@@ -69,7 +69,7 @@ class Inodes {
   void births_told(std::span<const uint64_t> inos);
 
   // Whether lanes may cut the file by themselves, which they may not as long as anybody paused it.
-  enum class CutState : uint8_t { kUnknown, kTold, kUntold };
+  enum class CutState : uint8_t { kUnknown, kReported, kUnreported };
   CutState pause_cuts(uint64_t ino, bool paused);
 
  private:

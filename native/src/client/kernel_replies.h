@@ -1,6 +1,6 @@
 // What operations tell the kernel: answers to its requests, and which of its pages are wrong.
 //
-// Answers go out through a fuse::Replier. EOF pages (fuse/cut_reads.h) are those that READs without
+// Answers go out through a fuse::Replier. EOF pages (fuse/eof_pages.h) are those that READs without
 // a lease filled and that have zeros behind the file's end. Invariant: replier(), and
 // invalidator() where there is a kernel, are called before the first request, and nothing here
 // changes after that. Threads: ANY THREAD. Not here: notifications on their way to the kernel
@@ -15,7 +15,7 @@
 
 #include "client/inode.h"
 #include "client/leases.h"
-#include "fuse/cut_reads.h"
+#include "fuse/eof_pages.h"
 #include "fuse/request.h"
 
 namespace braidfs::client {
@@ -30,13 +30,13 @@ class KernelReplies {
   explicit KernelReplies(const Leases& leases) : leases_(leases) {}
 
   void replier(fuse::Replier& replier) noexcept { replier_ = &replier; }
-  void invalidator(InvalidatePages invalidate, fuse::CutReads& eof_pages) {
+  void invalidator(InvalidatePages invalidate, fuse::EofPages& eof_pages) {
     invalidate_pages_ = std::move(invalidate);
     eof_pages_ = &eof_pages;
   }
 
   fuse::Replier& replier() noexcept { return *replier_; }
-  fuse::CutReads* eof_pages() noexcept { return eof_pages_; }  // nullptr: there is no kernel
+  fuse::EofPages* eof_pages() noexcept { return eof_pages_; }  // nullptr: there is no kernel
   // The kernel's pages of that part of a file are not to be kept. When they are gone `read` of
   // eof_pages() ends (0: none), and `then` is called.
   void invalidate_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read = 0,
@@ -54,7 +54,7 @@ class KernelReplies {
   const Leases& leases_;
   fuse::Replier* replier_ = nullptr;
   InvalidatePages invalidate_pages_;
-  fuse::CutReads* eof_pages_ = nullptr;
+  fuse::EofPages* eof_pages_ = nullptr;
   std::atomic<uint64_t> opens_stored_ = 0;
 };
 

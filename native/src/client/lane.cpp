@@ -58,9 +58,9 @@ void Lane::post(std::function<void(Lane&)> task) {
   }
 }
 
-std::span<std::byte> Lane::landing() {
-  if (!landing_) landing_ = context_.memory().landing();
-  return landing_.span();
+std::span<std::byte> Lane::receive_buffer() {
+  if (!receive_buffer_) receive_buffer_ = context_.memory().receive_buffer();
+  return receive_buffer_.span();
 }
 
 void Lane::start() {

@@ -109,12 +109,12 @@ class Lane {
   // A READ waits for buffer memory: it proceeds after room(), or at the next tick.
   void when_room(std::shared_ptr<Operation> operation);
   // Memory that the payload of the next WRITE is read into; empty: there is none.
-  std::span<std::byte> landing();
+  std::span<std::byte> receive_buffer();
   bool landed(std::span<const std::byte> payload) const noexcept {
-    return landing_ && payload.data() == landing_.span().data();
+    return receive_buffer_ && payload.data() == receive_buffer_.span().data();
   }
   void keep_landed(Buffer& buffer) noexcept {
-    landing_.trade(buffer);
+    receive_buffer_.trade(buffer);
   }  // which is of the same size
   void room() {
     if (!starved_.empty()) wake_starved();
@@ -164,7 +164,7 @@ class Lane {
   Recycled<EarlyFetch> early_fetches_;
   Recycled<OpenedFetch> opened_fetches_;
   LaneCounters counters_;
-  Buffer landing_;
+  Buffer receive_buffer_;
   bool ticking_ = false;
   Clock::time_point tick_due_{};
   std::atomic<bool> gathers_ = false;

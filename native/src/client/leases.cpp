@@ -33,8 +33,8 @@ Leases::Change Leases::put(Inode& inode, uint32_t flags, uint32_t recalling) {
   Change change;
   const std::scoped_lock lock(inode.mu());
   inode.lease = flags;
-  inode.passing = recalling;
-  change.loses_cut = ((flags | recalling) & kLeaseDataExclusive) == 0 && inode.cuts.untold();
+  inode.recalling = recalling;
+  change.loses_cut = ((flags | recalling) & kLeaseDataExclusive) == 0 && inode.cuts.unreported();
   if ((flags & kLeaseData) == 0) inode.forget_stamp();
   if (recalling != 0) change.waiting = inode.take_asking();
   change.passed = std::exchange(inode.passed, !change.waiting.empty());

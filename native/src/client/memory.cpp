@@ -106,7 +106,9 @@ Buffer Memory::read(uint32_t size) {
   return charged(Buffer::Account::kRead, limits_.read_bytes_max, size);
 }
 
-Buffer Memory::landing() { return charged(Buffer::Account::kLanding, ~uint64_t{0}, kPieceMax); }
+Buffer Memory::receive_buffer() {
+  return charged(Buffer::Account::kReceive, ~uint64_t{0}, kPieceMax);
+}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this == &other) return *this;

@@ -3,9 +3,9 @@
 // Three budgets, counted by buffer capacity so that they are honest about memory: dirty (bytes not
 // yet acknowledged by a target), held (acknowledged, not synced: kept to be sent again, rule 22)
 // and read (bytes on their way to the kernel). Besides, each lane has a buffer into which the
-// payload of the next WRITE is read (landing). Write-behind may fill dirty only to `behind_max`;
-// the rest is for writes whose caller waits, so that these always move. Buffers go from dirty to
-// held.
+// payload of the next WRITE is read (receive_buffer). Write-behind may fill dirty only to
+// `behind_max`; the rest is for writes whose caller waits, so that these always move. Buffers go
+// from dirty to held.
 //
 // Buffers that came back are kept for reuse, since fresh pages cost as much as the copy into them:
 // as many as fit into the budgets beside those in use, until rest() finds that nobody needed them.
@@ -27,7 +27,7 @@ class Memory;
 // A buffer and its place in a budget; both end with it. Moved, never copied.
 class Buffer {
  public:
-  enum class Account : uint8_t { kDirty, kHeld, kRead, kLanding, kAnnounced };
+  enum class Account : uint8_t { kDirty, kHeld, kRead, kReceive, kAnnounced };
 
   Buffer() noexcept = default;
   Buffer(Memory& memory, Account account, net::BufferPool::Lease lease) noexcept
@@ -74,7 +74,7 @@ class Memory {
   // which is asked before its request is read.
   Buffer dirty(uint32_t size, bool caller_waits);
   Buffer read(uint32_t size);
-  Buffer landing();  // of kPieceMax; empty when memory is short
+  Buffer receive_buffer();  // of kPieceMax; empty when memory is short
 
   bool held_over() const noexcept {
     return account(Buffer::Account::kHeld) > limits_.held_bytes_max;

@@ -28,10 +28,10 @@ void MemoryBudget::evict(Inodes& inodes) {
     const InodePtr inode = oldest.first.lock();
     const PiecePtr piece = oldest.second.lock();
     if (!inode || !piece) continue;
-    Settled settled;
+    Actions actions;
     {
       const std::scoped_lock lock(inode->mu());
-      inode->pieces().drop_held(piece, settled);
+      inode->pieces().drop_held(piece, actions);
     }
     inodes.idle(inode);
   }

@@ -30,7 +30,7 @@ class MemoryBudget {
   Memory& memory() noexcept { return memory_; }
   Buffer read(uint32_t size) { return memory_.read(size); }
   Buffer dirty(uint32_t size, bool caller_waits) { return memory_.dirty(size, caller_waits); }
-  Buffer landing() { return memory_.landing(); }
+  Buffer receive_buffer() { return memory_.receive_buffer(); }
   uint64_t account(Buffer::Account which) const noexcept { return memory_.account(which); }
   // For the bytes of further requests.
   fuse::Room room() const noexcept {

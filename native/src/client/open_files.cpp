@@ -51,7 +51,7 @@ bool OpenFiles::born(uint64_t ino, int64_t mtime_ns, const fuse::NewHandle& hand
     const std::scoped_lock lock(inode->mu());
     inode->size_limit = handle.size_limit;
     inode->birth = {.untaken = true, .fh = handle.fh, .told = {.mtime_ns = mtime_ns}};
-    inode->untold = commits_.inline_length_max() != 0 && !reads_only;
+    inode->unreported = commits_.inline_length_max() != 0 && !reads_only;
   }
   return put(handle.fh, ino, handle.open_flags, fuse::writes_only(handle.open_flags));
 }

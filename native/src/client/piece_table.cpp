@@ -43,16 +43,16 @@ bool PieceTable::borders(const Piece& piece) const noexcept {
          });
 }
 
-void PieceTable::merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Settled& settled) {
+void PieceTable::merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Actions& actions) {
   renumber(piece);
   piece->took(begin, end);
   ChunkPieces& pieces = chunks_[piece->chunk];
   seal_others(pieces, *piece, piece->begin, piece->end);
-  settle(piece->chunk, settled);
-  if (piece->is_full()) seal(piece, settled);
+  settle(piece->chunk, actions);
+  if (piece->is_full()) seal(piece, actions);
 }
 
-void PieceTable::add(const PiecePtr& piece, Settled& settled) {
+void PieceTable::add(const PiecePtr& piece, Actions& actions) {
   if (piece->gathers) gathering_.push_back(piece);
   ChunkPieces& pieces = chunks_[piece->chunk];
   seal_others(pieces, *piece, piece->begin, piece->end);
@@ -61,17 +61,17 @@ void PieceTable::add(const PiecePtr& piece, Settled& settled) {
   unsettled_.insert(piece->since);
   dirty_bytes_ += piece->buffer.span().size();
   pieces.push_back(piece);
-  settle(piece->chunk, settled);
-  if (piece->is_full()) seal(piece, settled);
+  settle(piece->chunk, actions);
+  if (piece->is_full()) seal(piece, actions);
 }
 
-void PieceTable::make_way(uint64_t bytes_max, Settled& settled) {
+void PieceTable::make_way(uint64_t bytes_max, Actions& actions) {
   std::erase_if(gathering_, [](const std::weak_ptr<Piece>& one) {
     const PiecePtr piece = one.lock();
     return !piece || piece->state != PieceState::kFilling;
   });
   while (!gathering_.empty() && (gathering_.size() + 1) * Memory::kPieceMax > bytes_max) {
-    seal(gathering_.front().lock(), settled);
+    seal(gathering_.front().lock(), actions);
     gathering_.pop_front();
   }
 }
@@ -84,13 +84,13 @@ void PieceTable::seal_others(const ChunkPieces& pieces, const Piece& except, uin
   }
 }
 
-void PieceTable::seal(const PiecePtr& piece, Settled& settled) {
+void PieceTable::seal(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kFilling) return;
   set_state(piece, PieceState::kQueued);
-  settle(piece->chunk, settled);
+  settle(piece->chunk, actions);
 }
 
-void PieceTable::seal_range(uint64_t begin, uint64_t end, Settled& settled) {
+void PieceTable::seal_range(uint64_t begin, uint64_t end, Actions& actions) {
   if (unsettled_.empty()) return;
   each_chunk(begin, end, [&](uint64_t chunk, ChunkPieces& pieces) {
     for (const PiecePtr& piece : pieces) {
@@ -98,11 +98,11 @@ void PieceTable::seal_range(uint64_t begin, uint64_t end, Settled& settled) {
         continue;
       set_state(piece, PieceState::kQueued);
     }
-    settle(chunk, settled);
+    settle(chunk, actions);
   });
 }
 
-bool PieceTable::seal_aged(Clock::time_point now, Settled& settled) {
+bool PieceTable::seal_aged(Clock::time_point now, Actions& actions) {
   bool all = true;
   if (unsettled_.empty()) return all;
   for (auto& [chunk, pieces] : chunks_) {
@@ -113,7 +113,7 @@ bool PieceTable::seal_aged(Clock::time_point now, Settled& settled) {
       if (aged) set_state(piece, PieceState::kQueued);
       (aged ? sealed : all) = aged;
     }
-    if (sealed) settle(chunk, settled);
+    if (sealed) settle(chunk, actions);
   }
   return all;
 }
@@ -156,22 +156,22 @@ bool PieceTable::is_next(const Piece& piece, const ChunkPieces& pieces) noexcept
   });
 }
 
-void PieceTable::settle(uint64_t chunk, Settled& settled) {
+void PieceTable::settle(uint64_t chunk, Actions& actions) {
   const auto found = chunks_.find(chunk);
   if (found == chunks_.end()) return;
   for (const PiecePtr& piece : found->second) {
     if (piece->state != PieceState::kQueued || !is_next(*piece, found->second)) continue;
     if (piece->end > bar_) {
-      settled.tell_cut = true;
+      actions.tell_cut = true;
       continue;
     }
     piece->state = PieceState::kInFlight;
-    settled.send.push_back(piece);
+    actions.send.push_back(piece);
   }
 }
 
-void PieceTable::settle_all(Settled& settled) {
-  for (const auto& [chunk, pieces] : chunks_) settle(chunk, settled);
+void PieceTable::settle_all(Actions& actions) {
+  for (const auto& [chunk, pieces] : chunks_) settle(chunk, actions);
 }
 
 bool PieceTable::any_unsettled(uint64_t sequence, uint64_t begin, uint64_t end) const {
@@ -200,17 +200,17 @@ void PieceTable::wait(std::shared_ptr<Operation> operation, uint64_t sequence, u
   waiters_.push_back({sequence, begin, end, std::move(operation)});
 }
 
-void PieceTable::wake(Settled& settled) {
+void PieceTable::wake(Actions& actions) {
   std::erase_if(waiters_, [&](Waiter& waiter) {
     if (!is_settled(waiter.sequence, waiter.begin, waiter.end)) return false;
-    settled.proceed.push_back(std::move(waiter.operation));
+    actions.proceed.push_back(std::move(waiter.operation));
     return true;
   });
 }
 
 // ---- ends of WRITE calls ----
 
-void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Settled& settled) {
+void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Actions& actions) {
   if (piece->state != PieceState::kInFlight) return;
   piece->landed();
   ChunkPieces& pieces = chunks_[piece->chunk];
@@ -220,7 +220,7 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Settl
   });
   if (earlier_waits) {  // lost by its target meanwhile: this one goes again after it
     piece->state = PieceState::kQueued;
-    return settle(piece->chunk, settled);
+    return settle(piece->chunk, actions);
   }
   piece->incarnation = incarnation;
   piece->acknowledgement = ++acknowledgements_;
@@ -229,13 +229,13 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Settl
   piece->buffer.move_to(Buffer::Account::kHeld);
   StripeState& stripe = stripes_[piece->stripe_index];
   stripe.oldest_incarnation = oldest(stripe.oldest_incarnation, incarnation);
-  drop_covered(*piece, pieces, settled);
-  settle(piece->chunk, settled);
-  wake(settled);
+  drop_covered(*piece, pieces, actions);
+  settle(piece->chunk, actions);
+  wake(actions);
 }
 
 // What was overwritten whole need not be sent again.
-void PieceTable::drop_covered(Piece& by, ChunkPieces& pieces, Settled& settled) {
+void PieceTable::drop_covered(Piece& by, ChunkPieces& pieces, Actions& actions) {
   std::erase_if(pieces, [&](const PiecePtr& piece) {
     if (piece->state != PieceState::kHeld || piece->sequence >= by.sequence ||
         !by.has_all(piece->begin, piece->end)) {
@@ -243,32 +243,32 @@ void PieceTable::drop_covered(Piece& by, ChunkPieces& pieces, Settled& settled) 
     }
     by.since = std::min(by.since, piece->since);
     piece->state = PieceState::kGone;
-    settled.released.push_back(piece);
+    actions.released.push_back(piece);
     return true;
   });  // oldest_incarnation may now be too old: then a SYNC asks once more (take_loss)
 }
 
-void PieceTable::refused(const PiecePtr& piece, Settled& settled) {
+void PieceTable::refused(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kInFlight) return;
-  release(chunks_[piece->chunk], piece, settled);
-  settle(piece->chunk, settled);
-  wake(settled);
+  release(chunks_[piece->chunk], piece, actions);
+  settle(piece->chunk, actions);
+  wake(actions);
 }
 
-void PieceTable::send_again(const PiecePtr& piece, Settled& settled) {
+void PieceTable::send_again(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kInFlight) return;
   piece->landed();
   piece->state = PieceState::kQueued;
-  settle(piece->chunk, settled);
+  settle(piece->chunk, actions);
 }
 
 // Takes it out of its chunk, which may have none afterwards: call settle(), not the chunk again.
-void PieceTable::release(ChunkPieces& pieces, const PiecePtr& piece, Settled& settled) {
+void PieceTable::release(ChunkPieces& pieces, const PiecePtr& piece, Actions& actions) {
   set_state(piece, PieceState::kGone);
   const PiecePtr kept = piece;
   std::erase(pieces, kept);
   const uint64_t chunk = kept->chunk;
-  settled.released.push_back(kept);
+  actions.released.push_back(kept);
   if (pieces.empty()) chunks_.erase(chunk);
 }
 
@@ -284,7 +284,7 @@ void PieceTable::note_dropped(const Piece& piece) {
   stripe.dropped_acknowledgement = std::max(stripe.dropped_acknowledgement, piece.acknowledgement);
 }
 
-void PieceTable::drop_held(const PiecePtr& piece, Settled& settled) {
+void PieceTable::drop_held(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kHeld) return;
   const auto found = chunks_.find(piece->chunk);
   // An earlier one that shares a block could undo this one if it were sent again: both go.
@@ -295,25 +295,25 @@ void PieceTable::drop_held(const PiecePtr& piece, Settled& settled) {
     }
     note_dropped(*other);
     other->state = PieceState::kGone;
-    settled.released.push_back(other);
+    actions.released.push_back(other);
     return true;
   });
   if (found->second.empty()) chunks_.erase(found);
 }
 
-void PieceTable::drop_all_held(Settled& settled) {
+void PieceTable::drop_all_held(Actions& actions) {
   each_chunk(0, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
     std::erase_if(pieces, [&](const PiecePtr& piece) {
       if (piece->state != PieceState::kHeld) return false;
       note_dropped(*piece);
       piece->state = PieceState::kGone;
-      settled.released.push_back(piece);
+      actions.released.push_back(piece);
       return true;
     });
   });
 }
 
-void PieceTable::synced(uint32_t stripe_index, uint64_t acknowledgements, Settled& settled) {
+void PieceTable::synced(uint32_t stripe_index, uint64_t acknowledgements, Actions& actions) {
   each_chunk(0, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
     std::erase_if(pieces, [&](const PiecePtr& piece) {
       if (piece->state != PieceState::kHeld || piece->stripe_index != stripe_index ||
@@ -321,7 +321,7 @@ void PieceTable::synced(uint32_t stripe_index, uint64_t acknowledgements, Settle
         return false;
       }
       piece->state = PieceState::kGone;
-      settled.released.push_back(piece);
+      actions.released.push_back(piece);
       return true;
     });
   });
@@ -343,10 +343,10 @@ void PieceTable::recount_oldest(uint32_t stripe_index) {
   }
 }
 
-void PieceTable::target_lost(uint32_t target, uint64_t incarnation, Settled& settled) {
+void PieceTable::target_lost(uint32_t target, uint64_t incarnation, Actions& actions) {
   each_chunk(0, ~uint64_t{0}, [&](uint64_t chunk, ChunkPieces& pieces) {
     requeue(pieces, target, incarnation);
-    settle(chunk, settled);
+    settle(chunk, actions);
   });
   for (uint32_t index = 0; index < stripes_.size(); ++index) recount_oldest(index);
 }
@@ -383,8 +383,8 @@ bool PieceTable::take_loss(uint32_t stripe_index, uint64_t incarnation) {
 
 void PieceTable::forget_stripes() { std::ranges::fill(stripes_, StripeState{}); }
 
-void PieceTable::trim(uint64_t size, Settled& settled, int error) {
-  settled.given_up_error = error;
+void PieceTable::trim(uint64_t size, Actions& actions, int error) {
+  actions.given_up_error = error;
   each_chunk(size, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
     std::erase_if(pieces, [&](const PiecePtr& piece) {
       if (piece->end <= size) return false;
@@ -396,13 +396,13 @@ void PieceTable::trim(uint64_t size, Settled& settled, int error) {
         }
         return false;
       }
-      if (piece->waiter && !piece->is_sent) settled.given_up.push_back(std::move(piece->waiter));
+      if (piece->waiter && !piece->is_sent) actions.given_up.push_back(std::move(piece->waiter));
       set_state(piece, PieceState::kGone);
-      settled.released.push_back(piece);
+      actions.released.push_back(piece);
       return true;
     });
   });
-  wake(settled);
+  wake(actions);
 }
 
 }  // namespace braidfs::client

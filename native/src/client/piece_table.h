@@ -36,7 +36,7 @@ struct StripeState {
 };
 
 // What became possible: for the caller to do without the lock (pieces.h: perform).
-struct Settled {
+struct Actions {
   std::vector<PiecePtr> send;  // in flight from now on
   std::vector<std::shared_ptr<Operation>> proceed;
   std::vector<PiecePtr> released;                      // let go outside the lock
@@ -66,17 +66,17 @@ class PieceTable {
   // Something was written just beside it, and is not durable.
   bool borders(const Piece& piece) const noexcept;
   // The caller copied [begin, end) into the piece.
-  void merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Settled& settled);
+  void merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Actions& actions);
   // Before one more that gathers is added: seals the oldest ones that do, until their buffers and
   // its own (of kPieceMax each) fit into `bytes_max`.
-  void make_way(uint64_t bytes_max, Settled& settled);
+  void make_way(uint64_t bytes_max, Actions& actions);
   // A new piece, filling; seals what is in its way.
-  void add(const PiecePtr& piece, Settled& settled);
-  void seal(const PiecePtr& piece, Settled& settled);
-  void seal_all(Settled& settled) { seal_range(0, ~uint64_t{0}, settled); }
-  void seal_range(uint64_t begin, uint64_t end, Settled& settled);
+  void add(const PiecePtr& piece, Actions& actions);
+  void seal(const PiecePtr& piece, Actions& actions);
+  void seal_all(Actions& actions) { seal_range(0, ~uint64_t{0}, actions); }
+  void seal_range(uint64_t begin, uint64_t end, Actions& actions);
   // Seals what has been filling for long enough. False: some pieces are still filling.
-  bool seal_aged(Clock::time_point now, Settled& settled);
+  bool seal_aged(Clock::time_point now, Actions& actions);
 
   // The piece that is [0, size), if it is the only one there is and still filling; or nullptr.
   PiecePtr only_filling(uint64_t size) const noexcept;
@@ -91,20 +91,20 @@ class PieceTable {
   void wait(std::shared_ptr<Operation> operation, uint64_t sequence, uint64_t begin, uint64_t end);
 
   // ---- ends of WRITE calls ----
-  void acknowledged(const PiecePtr& piece, uint64_t incarnation, Settled& settled);
-  void refused(const PiecePtr& piece, Settled& settled);  // given up
-  void send_again(const PiecePtr& piece, Settled& settled);
+  void acknowledged(const PiecePtr& piece, uint64_t incarnation, Actions& actions);
+  void refused(const PiecePtr& piece, Actions& actions);  // given up
+  void send_again(const PiecePtr& piece, Actions& actions);
 
   // ---- held pieces and durability ----
   uint64_t acknowledgements() const noexcept { return acknowledgements_; }
   std::vector<StripeState>& stripes() noexcept { return stripes_; }
   bool unsynced() const noexcept;  // some object has bytes that were acknowledged and never synced
-  void drop_held(const PiecePtr& piece, Settled& settled);  // the budget needs its place
+  void drop_held(const PiecePtr& piece, Actions& actions);  // the budget needs its place
   // The lease is returned: from now on others may have written there, and nothing is sent again.
-  void drop_all_held(Settled& settled);
+  void drop_all_held(Actions& actions);
   // A SYNC that left when acknowledgements() was that.
-  void synced(uint32_t stripe_index, uint64_t acknowledgements, Settled& settled);
-  void target_lost(uint32_t target, uint64_t incarnation, Settled& settled);
+  void synced(uint32_t stripe_index, uint64_t acknowledgements, Actions& actions);
+  void target_lost(uint32_t target, uint64_t incarnation, Actions& actions);
   // True when pieces of an older incarnation were dropped: their bytes cannot be sent again. Once.
   bool take_loss(uint32_t stripe_index, uint64_t incarnation);
   // The inode has other objects now: none of them was written.
@@ -113,9 +113,9 @@ class PieceTable {
   static constexpr uint64_t kNoBar = ~uint64_t{0};
   void bar(uint64_t end) noexcept { bar_ = end; }
   // Something was trimmed or the bar was moved: what may be sent now is.
-  void settle_all(Settled& settled);
+  void settle_all(Actions& actions);
   // Bytes from `size` on no longer exist. Who waits for one of them to be written gets the error.
-  void trim(uint64_t size, Settled& settled, int error = 0);
+  void trim(uint64_t size, Actions& actions, int error = 0);
 
  private:
   using ChunkPieces = std::vector<PiecePtr>;  // by sequence, unless merged since
@@ -130,11 +130,11 @@ class PieceTable {
   void renumber(const PiecePtr& piece);
   static bool is_next(const Piece& piece, const ChunkPieces& pieces) noexcept;
   void seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin, uint64_t end);
-  void drop_covered(Piece& by, ChunkPieces& pieces, Settled& settled);
+  void drop_covered(Piece& by, ChunkPieces& pieces, Actions& actions);
   void note_dropped(const Piece& piece);
-  void release(ChunkPieces& pieces, const PiecePtr& piece, Settled& settled);
-  void settle(uint64_t chunk, Settled& settled);
-  void wake(Settled& settled);
+  void release(ChunkPieces& pieces, const PiecePtr& piece, Actions& actions);
+  void settle(uint64_t chunk, Actions& actions);
+  void wake(Actions& actions);
   void requeue(const ChunkPieces& pieces, uint32_t target, uint64_t incarnation);
   void recount_oldest(uint32_t stripe_index);
 

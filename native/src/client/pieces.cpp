@@ -84,7 +84,7 @@ void note(SendOutcome& outcome, const Call& call) {
 // Decides what the end of its WRITEs means for a piece. Needs the inode's mutex. Returns the errno
 // that its waiter gets.
 int conclude(Context& context, Inode& inode, const PiecePtr& piece, const Call& call,
-             Settled& settled) {
+             Actions& actions) {
   const SendOutcome& outcome = piece->outcome;
   piece->is_sent = false;
   if (piece->state == PieceState::kGone && outcome.status == Status::kOk) return 0;
@@ -95,11 +95,11 @@ int conclude(Context& context, Inode& inode, const PiecePtr& piece, const Call& 
   const bool is_stale =
       outcome.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight;
   if ((is_lost || is_stale) && piece->sends < kSendsMax) {
-    inode.pieces().send_again(piece, settled);
+    inode.pieces().send_again(piece, actions);
     return 0;
   }
   if (outcome.status == Status::kOk && !is_lost) {
-    inode.pieces().acknowledged(piece, outcome.incarnation, settled);
+    inode.pieces().acknowledged(piece, outcome.incarnation, actions);
     return 0;
   }
   const int error = is_lost ? EIO : errno_of(outcome.status);
@@ -108,7 +108,7 @@ int conclude(Context& context, Inode& inode, const PiecePtr& piece, const Call& 
       return 0;  // given up before (Inode::lose told it), or cut off
     inode.fail(error);
   }
-  inode.pieces().refused(piece, settled);
+  inode.pieces().refused(piece, actions);
   return error;
 }
 
@@ -131,13 +131,13 @@ void Piece::call_done(Lane& lane, Call& call) {
   const InodePtr inode = call.inode;
   const PiecePtr self = shared_from_this();
   Context& context = lane.context();
-  Settled settled;
+  Actions actions;
   std::shared_ptr<PieceWaiter> told;
   int error;
   bool watch;
   {
     const std::scoped_lock lock(inode->mu());
-    error = conclude(context, *inode, self, call, settled);
+    error = conclude(context, *inode, self, call, actions);
     if (!unsettled()) told = std::exchange(waiter, nullptr);
     watch = !inode->sync_watched && inode->pieces().unsynced();
     if (watch) inode->sync_watched = true;
@@ -153,40 +153,40 @@ void Piece::call_done(Lane& lane, Call& call) {
   if (ended.status == Status::kOk) context.memory().hold(inode, self);
   if (watch) lane.sync_later(inode);
   if (told) told->piece_done(lane, error);
-  perform(lane, inode, settled);
+  run_actions(lane, inode, actions);
   context.memory().evict(context.inodes());
 }
 
-void perform(Lane& lane, const InodePtr& inode, Settled& settled) {
-  if (settled.tell_cut) tell_cut(*inode, lane.context().events());
-  for (const auto& waiter : settled.given_up) waiter->piece_done(lane, settled.given_up_error);
-  for (const PiecePtr& piece : settled.send) send_piece(lane, inode, piece);
-  proceed_all(lane, settled.proceed);
+void run_actions(Lane& lane, const InodePtr& inode, Actions& actions) {
+  if (actions.tell_cut) tell_cut(*inode, lane.context().events());
+  for (const auto& waiter : actions.given_up) waiter->piece_done(lane, actions.given_up_error);
+  for (const PiecePtr& piece : actions.send) send_piece(lane, inode, piece);
+  proceed_all(lane, actions.proceed);
 }
 
 bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now) {
-  Settled settled;
+  Actions actions;
   bool all;
   {
     const std::scoped_lock lock(inode->mu());
-    all = inode->pieces().seal_aged(now, settled);
+    all = inode->pieces().seal_aged(now, actions);
     const Cuts& cuts = inode->cuts;
-    settled.tell_cut |= cuts.pending != Cuts::kNone && now >= cuts.due;
+    actions.tell_cut |= cuts.pending != Cuts::kNone && now >= cuts.due;
     all = all && (cuts.pending == Cuts::kNone || now >= cuts.due);
     if (all) inode->watched = false;
   }
-  perform(lane, inode, settled);
+  run_actions(lane, inode, actions);
   if (all) lane.context().inodes().idle(inode);
   return all;
 }
 
 void send_partial(Lane& lane, const InodePtr& inode) {
-  Settled settled;
+  Actions actions;
   {
     const std::scoped_lock lock(inode->mu());
-    inode->pieces().seal_all(settled);
+    inode->pieces().seal_all(actions);
   }
-  perform(lane, inode, settled);
+  run_actions(lane, inode, actions);
 }
 
 // Everything is queued again before Incarnations::losses() rises.
@@ -194,22 +194,22 @@ void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation) {
   lane.log(LogLevel::kWarning, "target " + std::to_string(target) +
                                    " lost what was not synced; sending again what is held");
   for (const InodePtr& inode : lane.context().inodes().all()) {
-    auto settled = std::make_shared<Settled>();
+    auto actions = std::make_shared<Actions>();
     {
       const std::scoped_lock lock(inode->mu());
-      inode->pieces().target_lost(target, incarnation, *settled);
+      inode->pieces().target_lost(target, incarnation, *actions);
     }
-    if (settled->empty()) continue;
-    lane.loop().defer([&lane, inode, settled] { perform(lane, inode, *settled); });
+    if (actions->empty()) continue;
+    lane.loop().defer([&lane, inode, actions] { run_actions(lane, inode, *actions); });
   }
 }
 
 Inode::Loss lose(Context& context, const InodePtr& inode) {
-  auto settled = std::make_shared<Settled>();
-  const Inode::Loss loss = inode->lose(*settled);
-  if (!settled->empty()) {
-    context.lanes().of(inode->ino()).post([inode, settled](Lane& at) {
-      perform(at, inode, *settled);
+  auto actions = std::make_shared<Actions>();
+  const Inode::Loss loss = inode->lose(*actions);
+  if (!actions->empty()) {
+    context.lanes().of(inode->ino()).post([inode, actions](Lane& at) {
+      run_actions(at, inode, *actions);
     });
   }
   context.inodes().idle(inode);

@@ -12,7 +12,7 @@ namespace braidfs::client {
 class Context;
 
 // Does what became possible.
-void perform(Lane& lane, const InodePtr& inode, Settled& settled);
+void run_actions(Lane& lane, const InodePtr& inode, Actions& actions);
 
 // Sends the partial pieces that were first written before `before`. False: look again later.
 bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now);

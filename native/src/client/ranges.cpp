@@ -32,7 +32,7 @@ uint64_t file_offset_of(const FileView& view, uint32_t stripe_index, uint64_t at
 // ---- punch ----
 
 PunchOperation::PunchOperation(uint64_t token, InodePtr inode, uint64_t begin, uint64_t end)
-    : RoundsOperation(token, std::move(inode)), begin_(begin), end_(end) {}
+    : DurableRangeOperation(token, std::move(inode)), begin_(begin), end_(end) {}
 
 void PunchOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t begin,
                            uint64_t end) {
@@ -64,17 +64,17 @@ void SeekOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t f
 // What a target lost and is sent again is data, though the target does not know it just now (as
 // fetch.cpp).
 bool SeekOperation::wait_for_pieces(Lane& lane) {
-  Settled settled;
+  Actions actions;
   {
     const std::scoped_lock lock(inode_->mu());
     view_ = inode_->view_locked();
     PieceTable& pieces = inode_->pieces();
     const uint64_t sequence = pieces.sequence();
     if (pieces.is_settled(sequence, 0, kNowhere)) return false;
-    pieces.seal_all(settled);
+    pieces.seal_all(actions);
     pieces.wait(shared_from_this(), sequence, 0, kNowhere);
   }
-  perform(lane, inode_, settled);
+  run_actions(lane, inode_, actions);
   lane.context().lanes().hurry();
   return true;
 }

@@ -8,7 +8,7 @@
 #pragma once
 #include <cstdint>
 
-#include "client/rounds.h"
+#include "client/durable_range.h"
 
 namespace braidfs::client {
 
@@ -18,7 +18,7 @@ uint64_t object_offset_from(const FileView& view, uint32_t stripe_index, uint64_
 uint64_t file_offset_of(const FileView& view, uint32_t stripe_index, uint64_t at) noexcept;
 
 // → DONE(token, status)
-class PunchOperation final : public RoundsOperation {
+class PunchOperation final : public DurableRangeOperation {
  public:
   static void start(Lane& lane, uint64_t token, InodePtr inode, uint64_t begin, uint64_t end);
   PunchOperation(uint64_t token, InodePtr inode, uint64_t begin, uint64_t end);

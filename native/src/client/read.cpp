@@ -54,7 +54,7 @@ bool ReadOperation::ask_for_lease(Lane& lane) {
     begin_near_end(context.leases());
     if (context.leases().holds(inode(), kLeaseData)) return false;
     begin_eof_pages(context);
-    if ((inode().passing & kLeaseData) != 0) {
+    if ((inode().recalling & kLeaseData) != 0) {
       inode().passed = true;
       return false;
     }
@@ -101,7 +101,7 @@ std::vector<std::shared_ptr<Operation>> ReadOperation::end_near_end() {
 }
 
 void ReadOperation::begin_eof_pages(Context& context) {
-  fuse::CutReads* const eof_pages = context.kernel().eof_pages();
+  fuse::EofPages* const eof_pages = context.kernel().eof_pages();
   if (fills_pages_ && eof_read_ == 0 && eof_pages != nullptr)
     eof_read_ = eof_pages->begin(inode().ino());
 }
@@ -109,7 +109,7 @@ void ReadOperation::begin_eof_pages(Context& context) {
 // Its answer would end where the file does not end any more, by what was reported meanwhile.
 bool ReadOperation::ends_elsewhere(Context& context) {
   if (eof_read_ == 0 || fetch_.file_size() >= end()) return false;
-  fuse::CutReads& eof_pages = *context.kernel().eof_pages();
+  fuse::EofPages& eof_pages = *context.kernel().eof_pages();
   return !eof_pages.cut(inode().ino(), eof_read_, fetch_.file_size()) && ends_++ < kEndsMax;
 }
 

@@ -61,7 +61,7 @@ class ReadOperation final : public FetchUser {
   uint64_t closes_ = 0;   // the handle that ends with it; 0: none
   uint64_t request_ = 0;  // the lease request whose answer suffices; 0: none was made
   uint32_t ends_ = 0;
-  uint64_t eof_read_ = 0;  // its number in fuse/cut_reads.h, when that is done without a lease
+  uint64_t eof_read_ = 0;  // its number in fuse/eof_pages.h, when that is done without a lease
   bool registered_ = false;
   bool fills_pages_ = false;  // of the kernel's
   bool near_end_ = false;     // it is in Inode::near_end

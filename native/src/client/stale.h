@@ -18,7 +18,7 @@ struct WriteReach {
   bool past_pages = false;
 };
 
-// Pages that end where the file did, and the number of their READs in fuse/cut_reads.h.
+// Pages that end where the file did, and the number of their READs in fuse/eof_pages.h.
 struct CutPages {
   uint64_t end = Inode::kNotCut;
   uint64_t read = 0;
@@ -33,7 +33,7 @@ struct Stale {
 };
 
 // LOCKED inode. A direct WRITE leaves what the kernel has as it is: pages that were filled while it
-// was on its way; a page that has zeros behind the former end, which is to be spoiled before
+// was on its way; a page that has zeros behind the former end, which is to be invalidated before
 // anybody is told the new one; and the mode. (Before any other one the kernel asks for set-id bits
 // to go.) kill: kCommitKill*.
 Stale stale_after(Context& context, Inode& inode, const WriteReach& reach, uint32_t kill,

@@ -119,7 +119,7 @@ class WriteRun {
   bool gathers_ = false;  // others write beside it
   bool no_memory_ = false;
   uint32_t kill_ = 0;  // kCommitKill*
-  Settled settled_;    // to be seen to when the writer was answered
+  Actions settled_;    // to be seen to when the writer was answered
   std::shared_ptr<WriteOperation> operation_;
 };
 
@@ -143,7 +143,7 @@ void WriteRun::run() {
   if (!operation_) end_write(lane_, *inode_);
   if (behind_ && !direct_) watch();  // a direct piece left at once: it has no age
   if (!operation_) reply(stale);
-  perform(lane_, inode_, settled_);
+  run_actions(lane_, inode_, settled_);
   if (!operation_) return;
   if (stale) forget(context_, inode_->ino(), stale);
   operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
@@ -302,7 +302,7 @@ bool grows_too_far(Context& context, const Inode& inode, const fuse::WriteReques
 Mode begin_write(Context& context, Inode& inode, const fuse::WriteRequest& request) {
   if (inode.lies_inline()) return Mode::kAsk;
   const bool own = context.leases().holds(inode, kLeaseDataExclusive);
-  if (!own && (inode.passing & kLeaseDataExclusive) == 0) return Mode::kAsk;
+  if (!own && (inode.recalling & kLeaseDataExclusive) == 0) return Mode::kAsk;
   if (grows_too_far(context, inode, request)) return Mode::kTooFar;
   if (!own) inode.passed = true;
   ++inode.writing;
@@ -381,9 +381,9 @@ AskingWrite::AskingWrite(HandlePtr handle, const fuse::WriteRequest& request)
 }
 
 void AskingWrite::ask(Lane& lane) {
-  if (questions_++ == 0) lane.context().waiting().put(head().unique, shared_from_this());
+  if (lease_requests_++ == 0) lane.context().waiting().put(head().unique, shared_from_this());
   if (ask_with_bytes(lane.context())) return;
-  lane.context().leases().ask(handle_->inode, waiter(), question_);
+  lane.context().leases().ask(handle_->inode, waiter(), lease_request_);
 }
 
 void AskingWrite::proceed(Lane& lane) {
@@ -395,12 +395,12 @@ void AskingWrite::proceed(Lane& lane) {
     const std::scoped_lock lock(handle_->inode->mu());
     const Inode::Asking& asking = handle_->inode->asking;
     mode = begin_write(lane.context(), *handle_->inode, request_);
-    if (!runs(mode) && asking.ended >= question_) {
+    if (!runs(mode) && asking.ended >= lease_request_) {
       error = asking.error;
       if (error == 0 && mode == Mode::kTooFar) error = EDQUOT;  // not since the answer either
     }
   }
-  if (!runs(mode) && error == 0 && questions_ == kQuestionsMax) error = EIO;
+  if (!runs(mode) && error == 0 && lease_requests_ == kLeaseRequestsMax) error = EIO;
   if (!runs(mode) && error == 0) return ask(lane);
   lane.context().waiting().drop(head().unique);
   if (!claim()) {

@@ -38,7 +38,7 @@ inline bool appends(const fuse::WriteRequest& request) noexcept {
 // and its answer is that of the WRITE.
 class AskingWrite final : public Operation {
  public:
-  static constexpr uint32_t kQuestionsMax = 6000;  // Python waits between them
+  static constexpr uint32_t kLeaseRequestsMax = 6000;  // Python waits between them
   static constexpr uint32_t kInlineWritesMax =
       32;  // of one file: then it gets objects, which take any number
 
@@ -58,8 +58,8 @@ class AskingWrite final : public Operation {
   HandlePtr handle_;
   std::vector<std::byte> payload_;
   fuse::WriteRequest request_;
-  uint32_t questions_ = 0;
-  uint64_t question_ = 0;
+  uint32_t lease_requests_ = 0;
+  uint64_t lease_request_ = 0;
   std::shared_ptr<Inode::InlineAnswer> answer_;  // of the question that has the bytes
   uint32_t kill_ = 0;                            // kCommitKill* that go with them
   bool grew_ = false;                            // the file, by them

@@ -14,7 +14,7 @@
 #include "fuse/init.h"
 #include "fuse/open_reply.h"
 #include "fuse/protocol.h"
-#include "fuse/told_sizes.h"
+#include "fuse/reply_sizes.h"
 
 namespace braidfs::fuse {
 
@@ -90,12 +90,12 @@ struct Bridge::Message {
 };
 
 Bridge::Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-               const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again, Pass pass)
+               const ClosingTable& closing, EofPages& eof_pages, ReadAgain read_again, Pass pass)
     : channels_(channels),
       notifier_(notifier),
       observer_(observer),
       closing_(closing),
-      cut_reads_(cut_reads),
+      eof_pages_(eof_pages),
       read_again_(std::move(read_again)),
       pass_(std::move(pass)),
       answer_(kAnswerBytesMax + 1) {}
@@ -319,14 +319,14 @@ bool Bridge::receive_behind(std::vector<Notification> batch) {
   return connected;
 }
 
-// What tells a size may have to wait for pages that are cut (cut_reads.h); an answer under a
+// What tells a size may have to wait for pages that are cut (eof_pages.h); an answer under a
 // directory's lock must not, and tells the size as the kernel knows it.
 void Bridge::send(const Upcall& upcall, std::span<std::byte> answer) {
-  if (!cut_reads_.empty()) {
-    if (const auto told = told_size(upcall, answer)) {
-      if (cut_reads_.keeps(upcall.nodeid, *told, upcall.channel, answer)) return;
+  if (!eof_pages_.empty()) {
+    if (const auto told = reply_size(upcall, answer)) {
+      if (eof_pages_.keeps(upcall.nodeid, *told, upcall.channel, answer)) return;
     } else {
-      clip_sizes(upcall, answer, cut_reads_);
+      clip_sizes(upcall, answer, eof_pages_);
     }
   }
   channels_.send(upcall.channel, answer);

@@ -26,7 +26,7 @@
 
 #include "fuse/channels.h"
 #include "fuse/closing_table.h"
-#include "fuse/cut_reads.h"
+#include "fuse/eof_pages.h"
 #include "fuse/lane.h"
 #include "fuse/notifier.h"
 #include "fuse/open_reply.h"
@@ -60,7 +60,7 @@ class Bridge final : public UpcallSink {
 
   // pass: of files that Python opened (open_reply.h); empty where none passes through.
   Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-         const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again, Pass pass);
+         const ClosingTable& closing, EofPages& eof_pages, ReadAgain read_again, Pass pass);
   ~Bridge() override { stop(); }
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
@@ -111,7 +111,7 @@ class Bridge final : public UpcallSink {
   Notifier& notifier_;
   SessionObserver& observer_;
   const ClosingTable& closing_;
-  CutReads& cut_reads_;
+  EofPages& eof_pages_;
   const ReadAgain read_again_;
   const Pass pass_;
   SlotTable slots_;

@@ -116,13 +116,13 @@ void Lane::look_for_room() {
 
 bool Lane::read_one() {
   const size_t behind = size_ - kWriteHeadSize;
-  const std::span<std::byte> landing = parts_.data.landing(context_, behind);
+  const std::span<std::byte> receive_buffer = parts_.data.receive_buffer(context_, behind);
   const std::array<iovec, 2> places{
       iovec{start_, kWriteHeadSize},
-      iovec{landing.empty() ? start_ + kWriteHeadSize : landing.data(), behind}};
+      iovec{receive_buffer.empty() ? start_ + kWriteHeadSize : receive_buffer.data(), behind}};
   const ssize_t length = ::readv(parts_.channels.fd(context_.index), places.data(), places.size());
   if (length > 0) {
-    arrived(static_cast<size_t>(length), landing);
+    arrived(static_cast<size_t>(length), receive_buffer);
     return true;
   }
   const int error = length < 0 ? errno : ENODEV;
@@ -132,10 +132,10 @@ bool Lane::read_one() {
 }
 
 // Only the payload of a WRITE may lie apart from its head.
-void Lane::arrived(size_t length, std::span<std::byte> landing) {
-  if (landing.empty() || length <= kWriteHeadSize) return handle({start_, length});
+void Lane::arrived(size_t length, std::span<std::byte> receive_buffer) {
+  if (receive_buffer.empty() || length <= kWriteHeadSize) return handle({start_, length});
   const auto head = load<fuse_in_header>(std::span<const std::byte>(start_, kWriteHeadSize));
-  const auto behind = std::span<const std::byte>(landing).first(length - kWriteHeadSize);
+  const auto behind = std::span<const std::byte>(receive_buffer).first(length - kWriteHeadSize);
   if (head->opcode == FUSE_WRITE) return handle({start_, kWriteHeadSize}, behind);
   std::memcpy(start_ + kWriteHeadSize, behind.data(), behind.size());
   handle({start_, length});

@@ -71,7 +71,7 @@ class Lane {
   static constexpr std::align_val_t kAlignment{4096};
 
   bool read_one();
-  void arrived(size_t length, std::span<std::byte> landing);
+  void arrived(size_t length, std::span<std::byte> receive_buffer);
   int watch();  // 0 or -errno
   void rest();
   void turn(bool paused);

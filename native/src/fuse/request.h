@@ -235,7 +235,7 @@ class DataHandler {
   // Where the payload of the next WRITE may be read, `size` bytes that begin on a page; empty:
   // anywhere. What write() is lent then lies there, and the handler may keep the memory if it gives
   // other memory the next time.
-  virtual std::span<std::byte> landing(LaneContext& /*lane*/, size_t /*size*/) { return {}; }
+  virtual std::span<std::byte> receive_buffer(LaneContext& /*lane*/, size_t /*size*/) { return {}; }
 };
 
 // Sends answers to the kernel. ANY THREAD. Nothing is reported to the caller: a request that the

@@ -137,7 +137,7 @@ int FuseSession::start(DataHandler& data, NameHandler& names,
     };
   }
   bridge_ = std::make_unique<Bridge>(
-      *channels_, notifier_, observer_, closing_, cut_reads_,
+      *channels_, notifier_, observer_, closing_, eof_pages_,
       [this](const Upcall& read, std::span<const std::byte> body) {
         return read_again(read, body);
       },
@@ -276,12 +276,12 @@ void FuseSession::reply_attributes(Channel channel, uint64_t unique,
     fuse_attr_out body;
   } const reply{{sizeof(reply), 0, unique}, out};
   const auto bytes = std::as_bytes(std::span(&reply, 1));
-  if (cut_reads_.keeps(out.attr.ino, out.attr.size, channel, bytes)) return;
+  if (eof_pages_.keeps(out.attr.ino, out.attr.size, channel, bytes)) return;
   channels->send(channel, bytes);
 }
 
 uint64_t FuseSession::size_to_tell(uint64_t nodeid, uint64_t size) noexcept {
-  return cut_reads_.clip(nodeid, size);
+  return eof_pages_.clip(nodeid, size);
 }
 
 int FuseSession::backing_open(int file) noexcept {
@@ -302,11 +302,11 @@ int FuseSession::invalidate_inode(uint64_t ino, int64_t offset, int64_t length) 
   return notifier_.invalidate_inode(nodeid(ino), offset, length);
 }
 
-void FuseSession::spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
-                              std::function<void()> then) {
+void FuseSession::invalidate_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
+                                   std::function<void()> then) {
   const auto done = [this, ino, read, then = std::move(then)] {
     if (read != 0) {
-      cut_reads_.end(nodeid(ino), read, [this](Channel channel, std::span<const std::byte> reply) {
+      eof_pages_.end(nodeid(ino), read, [this](Channel channel, std::span<const std::byte> reply) {
         channels_->send(channel, reply);
       });
     }

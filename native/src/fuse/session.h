@@ -18,7 +18,7 @@
 #include "fuse/bridge.h"
 #include "fuse/channels.h"
 #include "fuse/closing_table.h"
-#include "fuse/cut_reads.h"
+#include "fuse/eof_pages.h"
 #include "fuse/init.h"
 #include "fuse/lane.h"
 #include "fuse/mount.h"
@@ -127,11 +127,11 @@ class FuseSession final : public Replier {
   // -EINVAL.
   int expire_names(uint64_t parent, std::span<const std::string_view> names);
 
-  // ANY THREAD, after start(). Pages that are not to be kept; then `read` of cut_reads() has ended
+  // ANY THREAD, after start(). Pages that are not to be kept; then `read` of eof_pages() has ended
   // (0: none), and `then` is called, on another thread.
-  void spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
-                   std::function<void()> then);
-  CutReads& cut_reads() noexcept { return cut_reads_; }
+  void invalidate_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
+                        std::function<void()> then);
+  EofPages& eof_pages() noexcept { return eof_pages_; }
 
   // ANY THREAD, after start(). The kernel is told these, in this order, behind the answers of
   // Python's that are on their way to it. observer.notified() tells when a mark among them is
@@ -165,7 +165,7 @@ class FuseSession final : public Replier {
   std::unique_ptr<Channels> channels_;
   Notifier notifier_;
   ClosingTable closing_;
-  CutReads cut_reads_;
+  EofPages eof_pages_;
   NameHandler no_names_;  // start_without_bridge() has no names of its own
   std::unique_ptr<Bridge> bridge_;
   std::vector<net::EventLoop*> loops_;  // the lanes'

@@ -243,7 +243,7 @@ Record AttributeTable::removed(Record record, int64_t time_ns) noexcept {
   return changed(record, time_ns);
 }
 
-bool AttributeTable::is_bare(uint64_t ino, Clock::time_point now) {
+bool AttributeTable::has_no_xattrs(uint64_t ino, Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
   const Slot* held = find(ino);
   if (!is_believed(held, now) || field<uint32_t>(held->record, kXattrCount) != 0) return false;

@@ -135,7 +135,7 @@ class AttributeTable {
   // Nothing: its attributes are not leased.
   std::optional<bool> is_immutable(uint64_t ino, Clock::time_point now);
   // True when ino is known to have no extended attribute at all.
-  bool is_bare(uint64_t ino, Clock::time_point now);
+  bool has_no_xattrs(uint64_t ino, Clock::time_point now);
 
   uint64_t answered() const noexcept { return answered_.load(std::memory_order_relaxed); }
 

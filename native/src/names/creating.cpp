@@ -37,7 +37,7 @@ CreateReply reply_to(const Birth& birth, std::span<const std::byte> record,
 
 bool Names::create(const fuse::RequestHead& head, const fuse_create_in& in, std::string_view name) {
   if (!S_ISREG(in.mode) || (in.flags & O_DIRECT) != 0) return false;
-  if (births_.refuses(head.uid, head.gid)) return false;
+  if (journal_.refuses(head.uid, head.gid)) return false;
   return dentries_.create(ino_of(head.nodeid), name, Clock::now(),
                           [&](auto valid) { return give_birth(head, in, name, valid); });
 }
@@ -47,11 +47,11 @@ uint64_t Names::give_birth(const fuse::RequestHead& head, const fuse_create_in& 
   const uint64_t parent = ino_of(head.nodeid);
   const auto now = Clock::now();
   const int64_t time_ns = file_time_ns();
-  auto slot = births_.take_slot(parent);
+  auto slot = journal_.take_slot(parent);
   if (!slot || !attributes_.touch_directory(parent, time_ns, now)) return 0;
   Birth birth{.ino = slot->ino,
               .parent = parent,
-              .fh = births_.next_handle(),
+              .fh = journal_.next_handle(),
               .time_ns = time_ns,
               .mode = in.mode & record::kPermissions & ~in.umask,
               .uid = head.uid,

@@ -21,8 +21,8 @@ bool Names::getxattr(const fuse::RequestHead& head, std::string_view name) {
   if (name.starts_with("braidfs.")) return false;
   const uint64_t ino = ino_of(head.nodeid);
   const auto now = Clock::now();
-  const auto is_bare = [&] { return attributes_.is_bare(ino, now); };
-  if (!is_bare() && !(known().learn(ino, now) && is_bare())) return false;
+  const auto has_no_xattrs = [&] { return attributes_.has_no_xattrs(ino, now); };
+  if (!has_no_xattrs() && !(known().learn(ino, now) && has_no_xattrs())) return false;
   reply_error(head, ENODATA);
   return true;
 }

@@ -15,7 +15,7 @@ void Names::begin(const fuse::MountFacts& facts) {
 }
 
 void Names::push(Change change) {
-  if (births_.push(std::move(change))) changes_wait_();
+  if (journal_.push(std::move(change))) changes_wait_();
 }
 
 std::vector<std::pair<std::string, uint64_t>> Names::counters() const {
@@ -25,10 +25,10 @@ std::vector<std::pair<std::string, uint64_t>> Names::counters() const {
           {"children_known", children_.count()},
           {"children_used", children_.used()},
           {"children_unused", children_.unused()},
-          {"births", births_.count()},
-          {"renames", births_.move_count()},
-          {"removals", births_.removal_count()},
-          {"settings", births_.setting_count()}};
+          {"births", journal_.count()},
+          {"renames", journal_.move_count()},
+          {"removals", journal_.removal_count()},
+          {"settings", journal_.setting_count()}};
 }
 
 }  // namespace braidfs::names

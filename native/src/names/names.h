@@ -20,7 +20,7 @@
 #include "fuse/notifier.h"
 #include "fuse/session.h"
 #include "names/attribute_table.h"
-#include "names/births.h"
+#include "names/change_journal.h"
 #include "names/child_table.h"
 #include "names/dentry_table.h"
 #include "names/known.h"
@@ -72,7 +72,7 @@ class Names final : public fuse::NameHandler {
   AttributeTable& attributes() noexcept { return attributes_; }
   DentryTable& dentries() noexcept { return dentries_; }
   ChildTable& children() noexcept { return children_; }
-  Births& births() noexcept { return births_; }
+  ChangeJournal& journal() noexcept { return journal_; }
   std::vector<std::pair<std::string, uint64_t>> counters() const;
 
  private:
@@ -116,9 +116,9 @@ class Names final : public fuse::NameHandler {
   // it.
   template <typename Make>
   bool with_room(Make make) {
-    if (!births_.take_room()) return false;
+    if (!journal_.take_room()) return false;
     if (make()) return true;
-    births_.changes_told(1);  // the room
+    journal_.changes_told(1);  // the room
     return false;
   }
   void push(Change change);
@@ -133,7 +133,7 @@ class Names final : public fuse::NameHandler {
   AttributeTable attributes_;
   DentryTable dentries_;
   ChildTable children_;
-  Births births_;
+  ChangeJournal journal_;
   Lister lister_;
 };
 

@@ -17,7 +17,7 @@ bool Names::open(const fuse::RequestHead& head, uint32_t open_flags) {
   if ((open_flags & O_ACCMODE) != O_RDONLY || (open_flags & (O_TRUNC | O_DIRECT)) != 0)
     return false;
   const uint64_t ino = ino_of(head.nodeid);
-  const uint64_t fh = births_.next_handle();
+  const uint64_t fh = journal_.next_handle();
   Opening opening = file_bytes_.open(ino, fh, open_flags);
   if (opening == Opening::kRefused) opening = open_child(ino, fh, open_flags);
   if (opening == Opening::kRefused) return false;
@@ -54,7 +54,7 @@ Opening Names::open_child(uint64_t ino, uint64_t fh, uint32_t open_flags) {
 bool Names::read_unopened(const fuse::ReadRequest& request) {
   const uint64_t ino = request.head.nodeid;  // a file, so not the root
   fuse::ReadRequest opened = request;
-  opened.fh = births_.next_handle();
+  opened.fh = journal_.next_handle();
   opened.closes = true;
   if (file_bytes_.open(ino, opened.fh, O_RDONLY) == Opening::kRefused &&
       !open_sealed_child(ino, opened.fh)) {

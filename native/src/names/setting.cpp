@@ -132,8 +132,8 @@ bool Names::may_be_set(const record::Record& record, const Setting& setting) {
   const auto uid = record::field<uint32_t>(record, record::kUid);
   const auto gid = record::field<uint32_t>(record, record::kGid);
   if ((record::field<uint32_t>(record, record::kMode) & (S_ISUID | S_ISGID)) != 0) return false;
-  return dentries_.owners_known() && !births_.refuses(uid, gid) &&
-         !births_.refuses(setting.uid, setting.gid);
+  return dentries_.owners_known() && !journal_.refuses(uid, gid) &&
+         !journal_.refuses(setting.uid, setting.gid);
 }
 
 }  // namespace braidfs::names

@@ -15,7 +15,7 @@
 #include <charconv>
 #include <string_view>
 
-#include "core/give_way.h"
+#include "core/yield.h"
 
 namespace braidfs::net {
 
@@ -150,7 +150,7 @@ void EventLoop::busy_poll(std::chrono::microseconds window_max, std::function<bo
 }
 
 void EventLoop::run() {
-  give_way();
+  yield_to_waker();
   block_broken_pipes();
   for (;;) {
     {

@@ -1,6 +1,6 @@
 #include "server/fetcher.h"
 
-#include "core/give_way.h"
+#include "core/yield.h"
 #include "server/threads.h"
 #include "store/device.h"
 
@@ -93,7 +93,7 @@ std::pair<Fetcher::Key, uint32_t> Fetcher::take_next() {
 
 void Fetcher::run() {
   begin_thread("braid-fetch");
-  give_way();
+  yield_to_waker();
   std::unique_lock lock(mu_);
   while (!stopping_) {
     if (queue_.empty()) {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/give_way.h"
+#include "core/yield.h"
 #include "server/threads.h"
 
 namespace braidfs::server {
@@ -13,7 +13,7 @@ WorkerPool::WorkerPool(std::string name, size_t thread_count, size_t queue_max)
   for (size_t index = 0; index < thread_count; ++index) {
     threads_.emplace_back([this, name] {
       begin_thread(name.c_str());
-      give_way();
+      yield_to_waker();
       run();
     });
   }

@@ -79,7 +79,7 @@ TEST(DataPath, LargeWritesKeepTheirMemory) {
       EXPECT_EQ(rig.write(kFh, at, slice(bytes, at, length), flags).count, length);
       at += length;
       rig.on_lane(0, [&](fuse::LaneContext& context) {
-        places.push_back(rig.core->landing(context, 1u << 20).data());
+        places.push_back(rig.core->receive_buffer(context, 1u << 20).data());
       });
     }
     EXPECT_NE(places[0], places[1]);
@@ -92,7 +92,7 @@ TEST(DataPath, LargeWritesKeepTheirMemory) {
     EXPECT_EQ(rig.flush(kFh), 0);
     EXPECT_EQ(rig.file(at), slice(bytes, 0, at));
     EXPECT_TRUE(rig.empties(Buffer::Account::kDirty));
-    EXPECT_EQ(rig.account(Buffer::Account::kLanding), Memory::kPieceMax);
+    EXPECT_EQ(rig.account(Buffer::Account::kReceive), Memory::kPieceMax);
   }
 }
 

@@ -98,16 +98,16 @@ TEST(Gathering, GapsAreBounded) {
 TEST(Gathering, WhatIsCoveredOnlyInPartIsKept) {
   PieceTable table;
   table.geometry(1, kChunk);
-  Settled settled;
+  Actions actions;
   const PiecePtr older = piece_of(1000, 2000);
-  table.add(older, settled);
-  table.seal(older, settled);
-  table.acknowledged(older, 1, settled);
+  table.add(older, actions);
+  table.seal(older, actions);
+  table.acknowledged(older, 1, actions);
   const PiecePtr newer = piece_of(0, 100);
-  table.add(newer, settled);
-  table.merged(newer, 3000, 4000, settled);
-  table.seal(newer, settled);
-  table.acknowledged(newer, 1, settled);
+  table.add(newer, actions);
+  table.merged(newer, 3000, 4000, actions);
+  table.seal(newer, actions);
+  table.acknowledged(newer, 1, actions);
   EXPECT_EQ(older->state, PieceState::kHeld) << "it lies in a gap of the newer one";
 }
 
@@ -115,24 +115,24 @@ TEST(Gathering, TheOldestMakesWay) {
   PieceTable table;
   table.geometry(1, kChunk);
   std::vector<PiecePtr> pieces;
-  Settled settled;
+  Actions actions;
   constexpr uint64_t kMost = 8;
   for (uint64_t chunk = 0; chunk <= kMost; ++chunk) {
-    EXPECT_TRUE(settled.send.empty());
+    EXPECT_TRUE(actions.send.empty());
     pieces.push_back(piece_of(chunk * kChunk, chunk * kChunk + 10));
     pieces.back()->chunk = chunk;
     pieces.back()->window = chunk * kChunk;
-    table.make_way(kMost * Memory::kPieceMax, settled);
-    table.add(pieces.back(), settled);
+    table.make_way(kMost * Memory::kPieceMax, actions);
+    table.add(pieces.back(), actions);
   }
-  ASSERT_EQ(settled.send.size(), 1u);
-  EXPECT_EQ(settled.send.front(), pieces.front());
+  ASSERT_EQ(actions.send.size(), 1u);
+  EXPECT_EQ(actions.send.front(), pieces.front());
 }
 
 TEST(Gathering, ItMayTakeLongerThanOtherPieces) {
   PieceTable table;
   table.geometry(1, kChunk);
-  Settled settled;
+  Actions actions;
   const auto began = Clock::now();
   const PiecePtr gathers = piece_of(0, 10);
   const PiecePtr other = piece_of(kChunk, kChunk + 10);
@@ -140,13 +140,13 @@ TEST(Gathering, ItMayTakeLongerThanOtherPieces) {
   other->chunk = 1;
   for (const PiecePtr& piece : {gathers, other}) {
     piece->first_written = began;
-    table.add(piece, settled);
+    table.add(piece, actions);
   }
-  EXPECT_FALSE(table.seal_aged(began + PieceTable::kAge, settled));
-  ASSERT_EQ(settled.send.size(), 1u);
-  EXPECT_EQ(settled.send.front(), other);
-  EXPECT_TRUE(table.seal_aged(began + PieceTable::kGatheringAge, settled));
-  EXPECT_EQ(settled.send.size(), 2u);
+  EXPECT_FALSE(table.seal_aged(began + PieceTable::kAge, actions));
+  ASSERT_EQ(actions.send.size(), 1u);
+  EXPECT_EQ(actions.send.front(), other);
+  EXPECT_TRUE(table.seal_aged(began + PieceTable::kGatheringAge, actions));
+  EXPECT_EQ(actions.send.size(), 2u);
 }
 
 TEST(Gathering, RandomWritesDoNotLieSideBySide) {
@@ -276,11 +276,13 @@ TEST(Gathering, AWriteThatTheKernelCutIsOnePiece) {
   for (size_t at = 0; at < bytes.size(); at += kChunk) {
     const std::byte* before = nullptr;
     const std::byte* after = nullptr;
-    rig.on_lane(
-        0, [&](fuse::LaneContext& context) { before = rig.core->landing(context, kChunk).data(); });
+    rig.on_lane(0, [&](fuse::LaneContext& context) {
+      before = rig.core->receive_buffer(context, kChunk).data();
+    });
     EXPECT_EQ(rig.write(kFh, at, slice(bytes, at, kChunk - 16)).count, kChunk - 16);
-    rig.on_lane(
-        0, [&](fuse::LaneContext& context) { after = rig.core->landing(context, kChunk).data(); });
+    rig.on_lane(0, [&](fuse::LaneContext& context) {
+      after = rig.core->receive_buffer(context, kChunk).data();
+    });
     EXPECT_NE(before, after) << "it was copied";
     EXPECT_EQ(rig.write(kFh, at + kChunk - 16, slice(bytes, at + kChunk - 16, 16)).count, 16u);
   }

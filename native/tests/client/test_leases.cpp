@@ -15,14 +15,14 @@ constexpr int kShortly_ms = 100;
 // One file is open; leases count, and none is held.
 struct LeasedRig : Rig {
   explicit LeasedRig(uint64_t size = 0) {
-    core->page_spoiler(
+    core->page_invalidator(
         [this](uint64_t ino, uint64_t offset, uint64_t length, uint64_t read, const auto& then) {
-          if (read != 0) cut_reads.end(ino, read, [](auto, auto) {});
+          if (read != 0) eof_pages.end(ino, read, [](auto, auto) {});
           if (then) then();
           const std::scoped_lock lock(mu);
-          spoiled.emplace_back(offset, length);
+          invalidated.emplace_back(offset, length);
         },
-        cut_reads);
+        eof_pages);
     open(kFh, O_RDWR, size);
     core->lease_until(Clock::now() + std::chrono::hours(1));
   }
@@ -34,16 +34,16 @@ struct LeasedRig : Rig {
     }
     ASSERT_EQ(asked(), count);
   }
-  // A lane spoils pages behind its answer, in the same turn.
-  size_t spoils() {
+  // A lane invalidates pages behind its answer, in the same turn.
+  size_t invalidates() {
     for (uint32_t lane = 0; lane < RigSettings{}.lanes; ++lane)
       on_lane(lane, [](fuse::LaneContext&) {});
     const std::scoped_lock lock(mu);
-    return spoiled.size();
+    return invalidated.size();
   }
   std::mutex mu;
-  std::vector<std::pair<uint64_t, uint64_t>> spoiled;
-  fuse::CutReads cut_reads;
+  std::vector<std::pair<uint64_t, uint64_t>> invalidated;
+  fuse::EofPages eof_pages;
 };
 
 TEST(Leases, AReadAsksOnceAndThenGoesOnWithoutPages) {
@@ -54,7 +54,7 @@ TEST(Leases, AReadAsksOnceAndThenGoesOnWithoutPages) {
   rig.core->inode_asked(kIno, 0);  // nothing was granted
   EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(100));
   EXPECT_EQ(rig.asked(), 1u);
-  EXPECT_EQ(rig.spoils(), 1u);
+  EXPECT_EQ(rig.invalidates(), 1u);
 }
 
 // Python has taken the size to commit it; an answer from before comes to another OPEN of this
@@ -81,11 +81,11 @@ TEST(Leases, AReadUnderALeaseAsksNobody) {
   rig.core->inode_lease(kIno, kLeaseData, 0);
   EXPECT_EQ(rig.read(kFh, 0, 100).bytes, Bytes(100));
   EXPECT_EQ(rig.asked(), 0u);
-  EXPECT_EQ(rig.spoils(), 0u);
+  EXPECT_EQ(rig.invalidates(), 0u);
 }
 
 // Its bytes are of before: whoever was granted the lease may have been told newer ones.
-TEST(Leases, PagesReadWithoutALeaseAreSpoiledThoughOneCameSince) {
+TEST(Leases, PagesReadWithoutALeaseAreInvalidatedThoughOneCameSince) {
   LeasedRig rig(100);
   rig.targets[0]->decide([](const FrameHeader& header) {
     const bool is_read = header.op == static_cast<uint8_t>(Op::kRead);
@@ -100,14 +100,14 @@ TEST(Leases, PagesReadWithoutALeaseAreSpoiledThoughOneCameSince) {
   rig.core->inode_lease(kIno, kLeaseData, 0);
   rig.targets[0]->release_stalled();
   EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(100));
-  EXPECT_EQ(rig.spoils(), 1u);
+  EXPECT_EQ(rig.invalidates(), 1u);
 }
 
 TEST(Leases, AReadAsksAgainWhenALaterEndWasTold) {
   LeasedRig rig(100);
   const uint64_t unique = rig.start_read(kFh, 0, 4096);
   rig.wait_asked(1);
-  EXPECT_FALSE(rig.cut_reads.keeps(kIno, 300, 0, {}));
+  EXPECT_FALSE(rig.eof_pages.keeps(kIno, 300, 0, {}));
   rig.core->inode_asked(kIno, 0);
   rig.wait_asked(2);
   EXPECT_FALSE(rig.replier.wait_for(unique, kShortly_ms));
@@ -115,8 +115,8 @@ TEST(Leases, AReadAsksAgainWhenALaterEndWasTold) {
   rig.core->inode_put(grown, rig.layout(), rig.capability());
   rig.core->inode_asked(kIno, 0);
   EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(300));
-  EXPECT_EQ(rig.spoils(), 1u);
-  EXPECT_TRUE(rig.cut_reads.empty());
+  EXPECT_EQ(rig.invalidates(), 1u);
+  EXPECT_TRUE(rig.eof_pages.empty());
 }
 
 TEST(Leases, AnAnswerFromBeforeTheReadIsTooOld) {
@@ -209,7 +209,7 @@ TEST(Leases, AWritePassesWhileItsLeaseIsRecalled) {
   EXPECT_EQ(rig.file(5000), bytes);  // it went through
   ASSERT_FALSE(rig.commits().empty());
   EXPECT_EQ(rig.commits().back().size, 5000u);  // and others can see the size
-  EXPECT_GE(rig.spoils(), 1u);
+  EXPECT_GE(rig.invalidates(), 1u);
   EXPECT_EQ(rig.asked(), 0u);
 }
 
@@ -267,23 +267,23 @@ TEST(Leases, AnAppendGoesToTheTrueEnd) {
   Bytes expected(1100);
   std::copy(bytes.begin(), bytes.end(), expected.begin() + 1000);
   EXPECT_EQ(rig.file(1100), expected);
-  EXPECT_EQ(rig.spoils(), 1u);
+  EXPECT_EQ(rig.invalidates(), 1u);
 }
 
 // Its bytes go past the kernel's pages, of which one has zeros where they belong.
-TEST(Leases, ADirectWriteThatGrowsTheFileSpoilsThePageAtItsEnd) {
+TEST(Leases, ADirectWriteThatGrowsTheFileInvalidatesThePageAtItsEnd) {
   LeasedRig rig(100);
   constexpr uint64_t kDirect = kFh + 1;
   ASSERT_TRUE(rig.core->handle_put(kDirect, kIno, O_RDWR | O_APPEND, true));
   rig.core->inode_lease(kIno, kBoth, 0);
   EXPECT_EQ(rig.write(kDirect, 100, pattern(10, 1), O_APPEND).count, 10u);
-  EXPECT_EQ(rig.spoils(), 0u);  // nobody has read it
+  EXPECT_EQ(rig.invalidates(), 0u);  // nobody has read it
   EXPECT_EQ(rig.read(kFh, 0, 4096).bytes.size(), 110u);
   EXPECT_EQ(rig.write(kDirect, 110, pattern(10, 2), O_APPEND).count, 10u);
   EXPECT_EQ(rig.write(kDirect, 120, pattern(10, 3), O_APPEND).count, 10u);
-  ASSERT_EQ(rig.spoils(), 1u);
-  EXPECT_EQ(rig.spoiled.front().first, 110u);
-  EXPECT_TRUE(rig.cut_reads.empty());
+  ASSERT_EQ(rig.invalidates(), 1u);
+  EXPECT_EQ(rig.invalidated.front().first, 110u);
+  EXPECT_TRUE(rig.eof_pages.empty());
 }
 
 TEST(Leases, ALostSessionFailsWhatWasWritten) {

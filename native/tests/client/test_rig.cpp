@@ -239,11 +239,12 @@ uint64_t Rig::start_write(uint64_t fh, uint64_t offset, const Bytes& bytes, uint
   const uint64_t unique = unique_ += 2;
   const uint32_t lane = next_lane_++ % core->lane_count();
   on_lane(lane, [&](fuse::LaneContext& context) {
-    const auto landing = core->landing(context, bytes.size());  // where a FUSE lane reads it
+    const auto receive_buffer =
+        core->receive_buffer(context, bytes.size());  // where a FUSE lane reads it
     std::span<const std::byte> payload = bytes;
-    if (!landing.empty()) {
-      std::copy(bytes.begin(), bytes.end(), landing.begin());
-      payload = landing.first(bytes.size());
+    if (!receive_buffer.empty()) {
+      std::copy(bytes.begin(), bytes.end(), receive_buffer.begin());
+      payload = receive_buffer.first(bytes.size());
     }
     core->write(context, {.head = {.channel = lane, .unique = unique},
                           .fh = fh,

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "client/set_ids.h"
-#include "fuse/cut_reads.h"
+#include "fuse/eof_pages.h"
 #include "rig.h"
 
 namespace braidfs::client {
@@ -19,13 +19,13 @@ constexpr uint32_t kGroup = 4242;
 // Its notifications wait until forgotten() is called.
 struct Written : Rig {
   explicit Written(uint32_t open_flags) {
-    core->page_spoiler(
+    core->page_invalidator(
         [this](uint64_t, uint64_t offset, uint64_t, uint64_t, auto then) {
           const std::scoped_lock lock(mu);
           offsets.push_back(offset);
           if (then) waiting.push_back(std::move(then));
         },
-        cut_reads);
+        eof_pages);
     open(kFh, open_flags, 100);
   }
   ~Written() { core->stop(0); }
@@ -44,7 +44,7 @@ struct Written : Rig {
     const std::scoped_lock lock(mu);
     for (const auto& then : std::exchange(waiting, {})) then();
   }
-  std::vector<uint64_t> spoiled() {
+  std::vector<uint64_t> invalidated() {
     const std::scoped_lock lock(mu);
     return offsets;
   }
@@ -53,7 +53,7 @@ struct Written : Rig {
   std::mutex mu;
   std::vector<uint64_t> offsets;
   std::vector<std::function<void()>> waiting;
-  fuse::CutReads cut_reads;
+  fuse::EofPages eof_pages;
 };
 
 TEST(SetIds, ADirectWriteIsAnsweredWhenTheKernelHasForgottenThem) {
@@ -61,7 +61,7 @@ TEST(SetIds, ADirectWriteIsAnsweredWhenTheKernelHasForgottenThem) {
   rig.core->set_ids_put(Rig::kIno, S_IFREG | 04777, kGroup);
   const uint64_t first = rig.start(fuse::kWriteKillSuidgid);
   EXPECT_FALSE(rig.replier.wait_for(first, 50));
-  EXPECT_EQ(rig.spoiled(), std::vector{Core::kAttributesAlone});
+  EXPECT_EQ(rig.invalidated(), std::vector{Core::kAttributesAlone});
   rig.forgotten();
   EXPECT_EQ(rig.replier.wait(first).count, 10u);
   EXPECT_EQ(rig.replier.wait(rig.start(fuse::kWriteKillSuidgid)).count, 10u) << "told once";
@@ -75,7 +75,7 @@ TEST(SetIds, TheWriteBackOfAPageNeverWaits) {
   rig.core->set_ids_put(Rig::kIno, S_IFREG | 04777, kGroup);
   EXPECT_EQ(rig.replier.wait(rig.start(fuse::kWriteKillSuidgid | fuse::kWriteFromCache)).count,
             10u);
-  EXPECT_TRUE(rig.spoiled().empty());
+  EXPECT_TRUE(rig.invalidated().empty());
 }
 
 TEST(SetIds, NoOtherWriteWaits) {

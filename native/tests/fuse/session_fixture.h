@@ -69,7 +69,8 @@ class Echo final : public DataHandler {
     replier_.reply_data(r.head.channel, r.head.unique, {&piece, 1});
   }
   void write(LaneContext&, const WriteRequest& r) override {
-    if (!landing_.empty()) landed_ = r.payload.data() == landing_.data() && r.payload.size() == 3;
+    if (!receive_buffer_.empty())
+      landed_ = r.payload.data() == receive_buffer_.data() && r.payload.size() == 3;
     replier_.reply_write(r.head.channel, r.head.unique, static_cast<uint32_t>(r.payload.size()));
   }
   void flush(LaneContext&, const FlushRequest& r) override { done(r.head); }
@@ -86,12 +87,12 @@ class Echo final : public DataHandler {
     return true;
   }
   Room room() const noexcept override { return room_; }
-  std::span<std::byte> landing(LaneContext& lane, size_t size) override {
-    if (lane.index == 0) landing_.resize(size);  // lane 1 has none
-    return lane.index == 0 ? std::span<std::byte>(landing_) : std::span<std::byte>();
+  std::span<std::byte> receive_buffer(LaneContext& lane, size_t size) override {
+    if (lane.index == 0) receive_buffer_.resize(size);  // lane 1 has none
+    return lane.index == 0 ? std::span<std::byte>(receive_buffer_) : std::span<std::byte>();
   }
   ReadRequest read_;  // the last one; look at it when it was answered
-  std::vector<std::byte> landing_;
+  std::vector<std::byte> receive_buffer_;
   std::atomic<bool> landed_{false};
   std::atomic<Room> room_{Room::kPlenty};
   bool born(std::span<const std::byte>, std::span<const std::byte>, std::span<const std::byte>,

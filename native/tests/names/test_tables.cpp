@@ -49,7 +49,7 @@ TEST(AttributeTable, NeverAnswersForFilesWhoseSizeTheLanesOwn) {
   AttributeTable table;
   table.put(record_of(8, S_IFREG | 0644, 1), milliseconds(1000), kNow);
   EXPECT_FALSE(table.getattr(8, 8, kNow));
-  EXPECT_TRUE(table.is_bare(8, kNow));
+  EXPECT_TRUE(table.has_no_xattrs(8, kNow));
 }
 
 TEST(AttributeTable, AnOlderRecordDoesNotReplaceANewer) {
@@ -79,8 +79,8 @@ TEST(AttributeTable, InodesOfOneSetAreKeptApart) {
 TEST(AttributeTable, ExtendedAttributesAreAskedFor) {
   AttributeTable table;
   table.put(record_of(3, S_IFREG, 1, 2), milliseconds(1000), kNow);
-  EXPECT_FALSE(table.is_bare(3, kNow));
-  EXPECT_FALSE(table.is_bare(4, kNow));
+  EXPECT_FALSE(table.has_no_xattrs(3, kNow));
+  EXPECT_FALSE(table.has_no_xattrs(4, kNow));
   EXPECT_FALSE(table.put(std::span<const std::byte>(), milliseconds(1), kNow));
 }
 

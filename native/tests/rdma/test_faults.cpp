@@ -150,12 +150,12 @@ TEST_F(Faults, APeerThatDescribesItselfWronglyIsRefused) {
   std::shared_ptr<Channel> channel;
   ASSERT_EQ(ports.acceptor->make_channel(channel), 0);
   const Peer good = channel->local();
-  for (const auto& spoil : std::vector<std::function<void(Peer&)>>{
+  for (const auto& invalidate : std::vector<std::function<void(Peer&)>>{
            [](Peer& peer) { peer.magic = 1; }, [](Peer& peer) { peer.slot_size = 100; },
            [](Peer& peer) { peer.credits = 0; }, [](Peer& peer) { peer.credits = 1u << 30; },
            [](Peer& peer) { peer.mtu = 9; }}) {
     Peer bad = good;
-    spoil(bad);
+    invalidate(bad);
     EXPECT_EQ(channel->connect(bad), -EPROTO);
   }
   ports.acceptor->drop(channel);

@@ -109,7 +109,7 @@ TEST_F(HostileClient, WhatDoesNotAddUpIsRefused) {
   const Bytes good = RawPeer::head_bytes(request(1));
   struct Case {
     const char* what;
-    std::function<void(MessageHead&)> spoil;
+    std::function<void(MessageHead&)> invalidate;
   };
   const std::vector<Case> cases{
       {"magic", [](MessageHead& head) { head.magic = 0; }},
@@ -135,7 +135,7 @@ TEST_F(HostileClient, WhatDoesNotAddUpIsRefused) {
     answers.closed_count = 0;
     HostileClient::SetUp();
     MessageHead head = RawPeer::frame_message();
-    one.spoil(head);
+    one.invalidate(head);
     client->say(head, {}, good);
     expect_cut();
     EXPECT_TRUE(answers.got.empty());

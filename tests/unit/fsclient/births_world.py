@@ -7,7 +7,7 @@ from dataclasses import replace
 import trio
 import trio.testing
 
-from fsclient.fs.births import FIRST_HANDLE, GATHER_S
+from fsclient.fs.delegated_changes import FIRST_HANDLE, GATHER_S
 from fscommon.layout.attributes import (
     LEASE_ENTRIES,
     LEASE_META,

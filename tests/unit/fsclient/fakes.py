@@ -317,9 +317,9 @@ class FakeLanes:
     def expire_names(self, parent: int, names: Sequence[bytes]) -> None:
         self.expired = [*self.expired, *((parent, name) for name in names)]
 
-    def inode_lease(self, ino: int, flags: int, passing: int) -> bool:
-        self.leased[ino] = (flags, passing)
-        return not passing and ino in self.passed
+    def inode_lease(self, ino: int, flags: int, recalling: int) -> bool:
+        self.leased[ino] = (flags, recalling)
+        return not recalling and ino in self.passed
 
     def inode_asked(self, ino: int, error: int) -> None:
         self.asked.append((ino, error))

@@ -22,8 +22,8 @@ from fsclient.fs.ahead import (
     AheadGuard,
     AheadPolicy,
 )
-from fsclient.fs.births import FIRST_HANDLE
 from fsclient.fs.changes import Change
+from fsclient.fs.delegated_changes import FIRST_HANDLE
 from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (

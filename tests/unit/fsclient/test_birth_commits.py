@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.fs.births import GATHER_S
+from fsclient.fs.delegated_changes import GATHER_S
 from fscommon.errors import Status
 from fscommon.layout.attributes import LEASE_READER, LEASE_WRITER, unpack_attributes
 from fscommon.layout.layout import unpack_layout

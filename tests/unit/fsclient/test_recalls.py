@@ -409,7 +409,7 @@ async def test_another_metaserver_is_told_what_is_being_given_up() -> None:
     world.fs.inodes.hold(5)
     world.grant(5, WRITER)
     world.leases.table.give_up(5, WRITER, KnownLimit(3))
-    world.leases.passing[5] = WRITER
+    world.leases.recalling[5] = WRITER
     assert world.leases.exclusive() == (5,)
 
 

@@ -1,4 +1,4 @@
-#include "client/rounds.h"
+#include "client/durable_range.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,7 +8,7 @@
 
 namespace braidfs::client {
 
-void RoundsOperation::proceed(Lane& lane) {
+void DurableRangeOperation::proceed(Lane& lane) {
   {
     const std::scoped_lock lock(inode_->mu());
     inode_->bytes_change();
@@ -22,8 +22,8 @@ void RoundsOperation::proceed(Lane& lane) {
   advance(lane);
 }
 
-Call* RoundsOperation::make_call(Lane& lane, Op op, uint32_t stripe_index, uint64_t offset,
-                                 uint32_t length) {
+Call* DurableRangeOperation::make_call(Lane& lane, Op op, uint32_t stripe_index, uint64_t offset,
+                                       uint32_t length) {
   Call* call = lane.make_call();
   call->op = op;
   call->target = view_->targets[stripe_index];
@@ -33,7 +33,7 @@ Call* RoundsOperation::make_call(Lane& lane, Op op, uint32_t stripe_index, uint6
   return call;
 }
 
-void RoundsOperation::submit(Lane& lane, Call* call) {
+void DurableRangeOperation::submit(Lane& lane, Call* call) {
   call->view = view_;
   call->inode = inode_;
   call->owner = shared_from_this();
@@ -41,7 +41,7 @@ void RoundsOperation::submit(Lane& lane, Call* call) {
   lane.submit(call);
 }
 
-void RoundsOperation::sync(Lane& lane) {
+void DurableRangeOperation::sync(Lane& lane) {
   syncing_ = true;
   pending_ = 1;
   for (uint32_t stripe = 0; stripe < view_->stripe_width; ++stripe) {
@@ -51,7 +51,7 @@ void RoundsOperation::sync(Lane& lane) {
   advance(lane);
 }
 
-void RoundsOperation::call_done(Lane& lane, Call& call) {
+void DurableRangeOperation::call_done(Lane& lane, Call& call) {
   if (call.status != Status::kOk) {
     if (goes_again(call.status)) {
       again_ = true;
@@ -66,7 +66,7 @@ void RoundsOperation::call_done(Lane& lane, Call& call) {
   advance(lane);
 }
 
-void RoundsOperation::advance(Lane& lane) {
+void DurableRangeOperation::advance(Lane& lane) {
   if (--pending_ > 0) return;
   if (error_ == 0 && again_) {
     if (++rounds_ < kRoundsMax) return proceed(lane);
@@ -76,7 +76,7 @@ void RoundsOperation::advance(Lane& lane) {
   finish(lane, result());
 }
 
-void RoundsOperation::finish(Lane& lane, int64_t result) {
+void DurableRangeOperation::finish(Lane& lane, int64_t result) {
   lane.context().events().put(
       {.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error_, .b = result});
 }

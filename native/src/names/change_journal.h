@@ -6,8 +6,8 @@
 // name that became another one of the same directory (0025-renames.md). The metaserver is still to
 // be told of them, in the order in which they were answered.
 //
-// Bounded: there are never more births than there were slots, and kUntoldMax of the others that the
-// metaserver has not answered. ANY THREAD, guarded by mu_.
+// Bounded: there are never more births than there were slots, and kUnreportedMax of the others that
+// the metaserver has not answered. ANY THREAD, guarded by mu_.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -97,10 +97,10 @@ using Change = std::variant<Birth, Removal, Setting, Move>;
 // The attribute record of the new file, as the metaserver will make it.
 record::Record new_file_record(const Birth& birth) noexcept;
 
-class Births {
+class ChangeJournal {
  public:
   static constexpr size_t kSlotsMax = 4096;
-  static constexpr size_t kUntoldMax = 4096;
+  static constexpr size_t kUnreportedMax = 4096;
   static constexpr uint64_t kFirstHandle = uint64_t{1} << 62;  // apart from Python's
 
   // False when there would be too many.
@@ -156,7 +156,7 @@ class Births {
   std::unordered_map<uint64_t, Share>
       shares_;  // guarded by mu_, by directory; as many as are delegated
   std::atomic<uint64_t> next_handle_{kFirstHandle};
-  std::atomic<size_t> untold_{0};
+  std::atomic<size_t> unreported_{0};
   std::atomic<uint64_t> count_{0};
   std::atomic<uint64_t> removal_count_{0};
   std::atomic<uint64_t> setting_count_{0};

@@ -1,17 +1,17 @@
-#include "fuse/cut_reads.h"
+#include "fuse/eof_pages.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace braidfs::fuse {
 
-uint64_t CutReads::least_end(const File& file) noexcept {
+uint64_t EofPages::least_end(const File& file) noexcept {
   uint64_t least = kNotCut;
   for (const auto& [read, end] : file.reads) least = std::min(least, end);
   return least;
 }
 
-uint64_t CutReads::begin(uint64_t nodeid) {
+uint64_t EofPages::begin(uint64_t nodeid) {
   const std::scoped_lock lock(mu_);
   const uint64_t read = next_++;
   files_[nodeid].reads.emplace(read, kNotCut);
@@ -19,7 +19,7 @@ uint64_t CutReads::begin(uint64_t nodeid) {
   return read;
 }
 
-bool CutReads::cut(uint64_t nodeid, uint64_t read, uint64_t file_end) {
+bool EofPages::cut(uint64_t nodeid, uint64_t read, uint64_t file_end) {
   const std::scoped_lock lock(mu_);
   File& file = files_.at(nodeid);
   if (file.was_told && file.told > file_end) return false;
@@ -27,7 +27,7 @@ bool CutReads::cut(uint64_t nodeid, uint64_t read, uint64_t file_end) {
   return true;
 }
 
-void CutReads::end(uint64_t nodeid, uint64_t read, const Send& send) {
+void EofPages::end(uint64_t nodeid, uint64_t read, const Send& send) {
   std::vector<Reply> free;
   {
     const std::scoped_lock lock(mu_);
@@ -48,7 +48,7 @@ void CutReads::end(uint64_t nodeid, uint64_t read, const Send& send) {
   for (const Reply& reply : free) send(reply.channel, reply.bytes);
 }
 
-bool CutReads::keeps(uint64_t nodeid, uint64_t size, Channel channel,
+bool EofPages::keeps(uint64_t nodeid, uint64_t size, Channel channel,
                      std::span<const std::byte> reply) {
   if (empty()) return false;
   const std::scoped_lock lock(mu_);
@@ -62,7 +62,7 @@ bool CutReads::keeps(uint64_t nodeid, uint64_t size, Channel channel,
   return true;
 }
 
-uint64_t CutReads::clip(uint64_t nodeid, uint64_t size) {
+uint64_t EofPages::clip(uint64_t nodeid, uint64_t size) {
   if (empty()) return size;
   const std::scoped_lock lock(mu_);
   const auto found = files_.find(nodeid);

@@ -10,13 +10,13 @@
 
 namespace braidfs::client {
 
-class RoundsOperation : public Operation {
+class DurableRangeOperation : public Operation {
  public:
   void proceed(Lane& lane) final;
   void call_done(Lane& lane, Call& call) final;
 
  protected:
-  RoundsOperation(uint64_t token, InodePtr inode) : token_(token), inode_(std::move(inode)) {}
+  DurableRangeOperation(uint64_t token, InodePtr inode) : token_(token), inode_(std::move(inode)) {}
 
   // Ask for a round's changes; or say why there is none (errno).
   virtual int change(Lane& lane) = 0;

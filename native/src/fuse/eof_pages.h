@@ -23,7 +23,7 @@
 
 namespace braidfs::fuse {
 
-class CutReads {
+class EofPages {
  public:
   // Sends a whole reply, header included.
   using Send = std::function<void(Channel channel, std::span<const std::byte> reply)>;

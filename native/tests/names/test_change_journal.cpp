@@ -33,7 +33,7 @@ class BirthTest : public NamesTest {
     names_.dentries().lease(kFolder, now);
     names_.dentries().complete(kFolder, now);
     EXPECT_TRUE(names_.dentries().delegate(kFolder));
-    EXPECT_TRUE(names_.births().slots_put({{501, "layout", "key"}, {502, "layout", "key"}}));
+    EXPECT_TRUE(names_.journal().slots_put({{501, "layout", "key"}, {502, "layout", "key"}}));
   }
 
   void put_folder(uint32_t mode, uint32_t flags = 0, uint32_t xattr_count = 0) {
@@ -74,39 +74,39 @@ TEST_F(BirthTest, ANewFileIsMadeHereAndToldOfOnce) {
   EXPECT_GT(entry.entry_valid, 3000u);
   EXPECT_EQ(entry.attr_valid, entry.entry_valid);
   const auto open = at<fuse_open_out>(reply, sizeof(fuse_out_header) + sizeof(fuse_entry_out));
-  EXPECT_EQ(open.fh, Births::kFirstHandle);
+  EXPECT_EQ(open.fh, ChangeJournal::kFirstHandle);
   EXPECT_EQ(observer_.next(), "births");
-  const auto changes = names_.births().take();
+  const auto changes = names_.journal().take();
   ASSERT_EQ(changes.size(), 1u);
   const Birth birth = std::get<Birth>(changes[0]);
   EXPECT_EQ(birth.name, "new");
   EXPECT_EQ(birth.parent, kFolder);
   EXPECT_EQ(birth.mode, 0644u);
-  EXPECT_TRUE(names_.births().take().empty());
+  EXPECT_TRUE(names_.journal().take().empty());
   EXPECT_EQ(at<fuse_entry_out>(ask(1, lookup({8, kFolder}, "new")), sizeof(fuse_out_header)).nodeid,
             501u);
 }
 
 TEST_F(BirthTest, FilesOfThoseWhoHaveQuotasAreForPython) {
-  names_.births().refuse({7, 1000}, {});
+  names_.journal().refuse({7, 1000}, {});
   EXPECT_TRUE(goes_to_python(create(6, "new")));
-  names_.births().refuse({}, {500, 100});
+  names_.journal().refuse({}, {500, 100});
   EXPECT_TRUE(goes_to_python(create(8, "new")));
-  EXPECT_EQ(names_.births().slots(), 2u);
-  names_.births().refuse({7}, {500});
+  EXPECT_EQ(names_.journal().slots(), 2u);
+  names_.journal().refuse({7}, {500});
   EXPECT_EQ(at<fuse_entry_out>(ask(0, create(10, "new")), sizeof(fuse_out_header)).nodeid, 501u);
 }
 
 TEST_F(BirthTest, FilesBeyondAShareAreForPython) {
-  names_.births().share(kFolder, 1, 1 << 20);
+  names_.journal().share(kFolder, 1, 1 << 20);
   EXPECT_EQ(at<fuse_entry_out>(ask(0, create(6, "new")), sizeof(fuse_out_header)).nodeid, 501u);
   EXPECT_TRUE(goes_to_python(create(8, "newer")));
-  EXPECT_EQ(names_.births().slots(), 1u);
+  EXPECT_EQ(names_.journal().slots(), 1u);
 }
 
 TEST_F(BirthTest, TheDirectorysTimesFollow) {
   ask(0, create(6, "new"));
-  const int64_t time_ns = std::get<Birth>(names_.births().take().at(0)).time_ns;
+  const int64_t time_ns = std::get<Birth>(names_.journal().take().at(0)).time_ns;
   const Bytes reply = ask(0, request(FUSE_GETATTR, {8, kFolder}, fuse_getattr_in{}));
   const auto attr = at<fuse_attr_out>(reply, sizeof(fuse_out_header)).attr;
   EXPECT_EQ(static_cast<int64_t>(attr.mtime) * 1'000'000'000 + attr.mtimensec, time_ns);
@@ -190,7 +190,7 @@ class RemovalTest : public BirthTest {
   }
   std::vector<Removal> removals() {
     std::vector<Removal> taken;
-    for (const Change& change : names_.births().take()) taken.push_back(std::get<Removal>(change));
+    for (const Change& change : names_.journal().take()) taken.push_back(std::get<Removal>(change));
     return taken;
   }
 };
@@ -222,7 +222,7 @@ TEST_F(RemovalTest, ABirthThatIsRemovedIsToldOfInOrder) {
   ask(0, create(6, "new"));
   EXPECT_EQ(out_header(ask(1, unlink(8, "new"))).error, 0);
   ask(0, create(10, "new"));
-  const auto changes = names_.births().take();
+  const auto changes = names_.journal().take();
   ASSERT_EQ(changes.size(), 3u);
   EXPECT_EQ(std::get<Birth>(changes[0]).ino, 501u);
   EXPECT_EQ(std::get<Removal>(changes[1]).ino, 501u);
@@ -279,11 +279,11 @@ TEST_F(RemovalTest, WhatWasAskedBeforeDoesNotBringANameBack) {
 }
 
 TEST_F(RemovalTest, TooManyThatAreNotAnsweredArePythons) {
-  for (size_t count = 0; count < Births::kUntoldMax; ++count) {
-    EXPECT_TRUE(names_.births().take_room());
+  for (size_t count = 0; count < ChangeJournal::kUnreportedMax; ++count) {
+    EXPECT_TRUE(names_.journal().take_room());
   }
   EXPECT_TRUE(goes_to_python(unlink(6, "file")));
-  names_.births().changes_told(1);
+  names_.journal().changes_told(1);
   EXPECT_EQ(out_header(ask(0, unlink(8, "file"))).error, 0);
 }
 
@@ -325,7 +325,7 @@ class MoveTest : public RemovalTest {
   }
   std::vector<Move> moves() {
     std::vector<Move> taken;
-    for (const Change& change : names_.births().take()) taken.push_back(std::get<Move>(change));
+    for (const Change& change : names_.journal().take()) taken.push_back(std::get<Move>(change));
     return taken;
   }
 };
@@ -380,7 +380,7 @@ TEST_F(MoveTest, OneAfterTheOther) {
   EXPECT_EQ(out_header(ask(0, rename(8, "new", "file"))).error, 0);
   EXPECT_EQ(out_header(ask(0, rename(10, "file", "new"))).error, 0);
   ask(0, create(12, "file"));
-  const auto changes = names_.births().take();
+  const auto changes = names_.journal().take();
   ASSERT_EQ(changes.size(), 4u);
   EXPECT_EQ(std::get<Move>(changes[1]).replaced, kFile);
   EXPECT_EQ(std::get<Move>(changes[2]).ino, 501u);
@@ -423,13 +423,13 @@ TEST_F(MoveTest, OnlyWhatIsReplacedMustNotBeOpen) {
 }
 
 TEST_F(MoveTest, WhatWasRefusedChangesNothing) {
-  for (size_t count = 0; count < Births::kUntoldMax; ++count) {
-    EXPECT_TRUE(names_.births().take_room());
+  for (size_t count = 0; count < ChangeJournal::kUnreportedMax; ++count) {
+    EXPECT_TRUE(names_.journal().take_room());
   }
   EXPECT_TRUE(goes_to_python(rename(6, "file", "new")));
   EXPECT_EQ(found(8, "file"), kFile);
   EXPECT_EQ(found(10, "new"), 0u);
-  names_.births().changes_told(1);
+  names_.journal().changes_told(1);
   EXPECT_EQ(out_header(ask(0, rename(12, "file", "new"))).error, 0);
 }
 
@@ -455,7 +455,7 @@ class SettingTest : public MoveTest {
   }
   size_t settings() {
     size_t count = 0;
-    for (const Change& change : names_.births().take())
+    for (const Change& change : names_.journal().take())
       count += std::holds_alternative<Setting>(change);
     return count;
   }
@@ -463,7 +463,7 @@ class SettingTest : public MoveTest {
 
 TEST_F(SettingTest, OfAFileWithANameInADelegatedDirectoryAreSetHere) {
   EXPECT_EQ(mode_after(chmod(6, 0600)), 0600u);
-  const auto changes = names_.births().take();
+  const auto changes = names_.journal().take();
   ASSERT_EQ(changes.size(), 1u);
   const auto& told = std::get<Setting>(changes[0]);
   EXPECT_EQ(told.ino, kFile);
@@ -535,17 +535,17 @@ TEST_F(SettingTest, HomesComeAndGoWithNames) {
   EXPECT_EQ(names_.dentries().homes(), 0u);
 }
 
-TEST(Births, SlotsAreBounded) {
-  Births births;
-  EXPECT_TRUE(births.slots_put(std::vector<BirthSlot>(Births::kSlotsMax)));
+TEST(ChangeJournal, SlotsAreBounded) {
+  ChangeJournal births;
+  EXPECT_TRUE(births.slots_put(std::vector<BirthSlot>(ChangeJournal::kSlotsMax)));
   EXPECT_FALSE(births.slots_put(std::vector<BirthSlot>(1)));
   births.slots_clear();
   EXPECT_EQ(births.slots(), 0u);
   EXPECT_FALSE(births.take_slot(1));
 }
 
-TEST(Births, AShareOfALimitIsUsedUp) {
-  Births births;
+TEST(ChangeJournal, AShareOfALimitIsUsedUp) {
+  ChangeJournal births;
   EXPECT_TRUE(births.slots_put(std::vector<BirthSlot>(4)));
   births.share(7, 1, 4096);
   EXPECT_EQ(births.take_slot(7)->size_limit, 4096u);

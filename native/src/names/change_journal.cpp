@@ -1,4 +1,4 @@
-#include "names/births.h"
+#include "names/change_journal.h"
 
 #include <sys/stat.h>
 
@@ -24,24 +24,24 @@ record::Record new_file_record(const Birth& birth) noexcept {
   return made;
 }
 
-bool Births::slots_put(std::vector<BirthSlot> slots) {
+bool ChangeJournal::slots_put(std::vector<BirthSlot> slots) {
   const std::scoped_lock lock(mu_);
   if (slots_.size() + slots.size() > kSlotsMax) return false;
   std::move(slots.begin(), slots.end(), std::back_inserter(slots_));
   return true;
 }
 
-void Births::slots_clear() {
+void ChangeJournal::slots_clear() {
   const std::scoped_lock lock(mu_);
   slots_.clear();
 }
 
-size_t Births::slots() const {
+size_t ChangeJournal::slots() const {
   const std::scoped_lock lock(mu_);
   return slots_.size();
 }
 
-void Births::refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
+void ChangeJournal::refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
   std::sort(uids.begin(), uids.end());
   std::sort(gids.begin(), gids.end());
   const std::scoped_lock lock(mu_);
@@ -49,25 +49,25 @@ void Births::refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
   refused_gids_ = std::move(gids);
 }
 
-bool Births::refuses(uint32_t uid, uint32_t gid) const {
+bool ChangeJournal::refuses(uint32_t uid, uint32_t gid) const {
   const std::scoped_lock lock(mu_);
   return std::binary_search(refused_uids_.begin(), refused_uids_.end(), uid) ||
          std::binary_search(refused_gids_.begin(), refused_gids_.end(), gid);
 }
 
-void Births::share(uint64_t directory, uint64_t files, uint64_t size_limit) {
+void ChangeJournal::share(uint64_t directory, uint64_t files, uint64_t size_limit) {
   const std::scoped_lock lock(mu_);
   Share& share = shares_[directory];
   share.files += files;
   share.size_limit = size_limit;
 }
 
-void Births::unshare(uint64_t directory) {
+void ChangeJournal::unshare(uint64_t directory) {
   const std::scoped_lock lock(mu_);
   shares_.erase(directory);
 }
 
-std::optional<BirthSlot> Births::take_slot(uint64_t directory) {
+std::optional<BirthSlot> ChangeJournal::take_slot(uint64_t directory) {
   const std::scoped_lock lock(mu_);
   if (slots_.empty()) return std::nullopt;
   const auto share = shares_.find(directory);
@@ -81,7 +81,7 @@ std::optional<BirthSlot> Births::take_slot(uint64_t directory) {
   return slot;
 }
 
-bool Births::push(Change change) {
+bool ChangeJournal::push(Change change) {
   const std::array counts{&count_, &removal_count_, &setting_count_, &move_count_};
   counts[change.index()]->fetch_add(1, std::memory_order_relaxed);
   const std::scoped_lock lock(mu_);
@@ -89,31 +89,31 @@ bool Births::push(Change change) {
   return changes_.size() == 1;
 }
 
-std::vector<Change> Births::take() {
+std::vector<Change> ChangeJournal::take() {
   const std::scoped_lock lock(mu_);
   return std::exchange(changes_, {});
 }
 
-void Births::put_back(std::vector<Change> changes) {
+void ChangeJournal::put_back(std::vector<Change> changes) {
   const std::scoped_lock lock(mu_);
   std::move(changes_.begin(), changes_.end(), std::back_inserter(changes));
   changes_ = std::move(changes);
 }
 
-bool Births::any() const {
+bool ChangeJournal::any() const {
   const std::scoped_lock lock(mu_);
   return !changes_.empty();
 }
 
-bool Births::take_room() noexcept {
-  if (untold_.fetch_add(1) < kUntoldMax) return true;
-  --untold_;
+bool ChangeJournal::take_room() noexcept {
+  if (unreported_.fetch_add(1) < kUnreportedMax) return true;
+  --unreported_;
   return false;
 }
 
-void Births::changes_told(size_t count) noexcept {
-  size_t untold = untold_.load();
-  while (!untold_.compare_exchange_weak(untold, untold - std::min(count, untold))) {
+void ChangeJournal::changes_told(size_t count) noexcept {
+  size_t unreported = unreported_.load();
+  while (!unreported_.compare_exchange_weak(unreported, unreported - std::min(count, unreported))) {
   }
 }
 

@@ -3,11 +3,12 @@
 A directory in which this client makes, removes or renames one file after the other is asked for:
 its names and attributes exclusively, and for making files slots, i.e. inode numbers with layout and
 capability. From then on native lanes answer CREATE, UNLINK and RENAME within it
-(native/src/names/births.h), and the metaserver is told afterwards: one batch is on its way at a
-time, the next gathers meanwhile, and before anything else is asked of the metaserver whatever has
-gathered goes first (`flush`), so that nothing overtakes a change. Who wants the directory recalls
-it; it is given back when every change has been answered (`settle`). The same way goes what lanes
-set of files that only this client may write (mode, owner, times: docs/decisions/0024-settings.md).
+(native/src/names/change_journal.h), and the metaserver is told afterwards: one batch is on its way
+at a time, the next gathers meanwhile, and before anything else is asked of the metaserver whatever
+has gathered goes first (`flush`), so that nothing overtakes a change. Who wants the directory
+recalls it; it is given back when every change has been answered (`settle`). Attributes that lanes
+set of files that only this client may write (mode, owner, times: docs/decisions/0024-settings.md)
+go the same way.
 Files of users and groups that have quotas are made at the metaserver all the same.
 docs/decisions/0013-delegation.md, 0014-removals.md, 0025-renames.md.
 Touched by the client's trio thread only.
@@ -45,11 +46,11 @@ from ..leases.holder import Leases
 from .inodes import Inodes
 from .ports import Lanes, Metadata, Written
 from .shares import Shares
-from .untold import (
+from .unreported import (
     Newborn,
     RawMove,
     RawRemoval,
-    Untold,
+    Unreported,
     batch_of,
     birth_of,
     inodes_gone,
@@ -78,7 +79,7 @@ C = TypeVar("C", Birth, Removal, Setting, Move)
 Outcomes = list[tuple[C, Status]]
 
 
-class Births:
+class DelegatedChanges:
     def __init__(
         self,
         meta: Metadata,
@@ -112,7 +113,7 @@ class Births:
         self._is_getting_slots = False
         self._limits_asked_s = -CHANGES_WITHIN_S
         self._going_through_until = 0.0  # one directory after the other is changed
-        self._waiting: list[Untold] = []
+        self._waiting: list[Unreported] = []
         self._newborns: dict[int, Newborn] = {}  # those among them, by inode
         self._on_way: list[ChangeBatch] = []
         self._answered = trio.Event()

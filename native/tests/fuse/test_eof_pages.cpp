@@ -1,4 +1,4 @@
-#include "fuse/cut_reads.h"
+#include "fuse/eof_pages.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fuse/protocol.h"
-#include "fuse/told_sizes.h"
+#include "fuse/reply_sizes.h"
 
 namespace braidfs::fuse {
 namespace {
@@ -15,7 +15,7 @@ constexpr uint64_t kFile = 77;
 constexpr uint64_t kOther = 78;
 
 struct Reads {
-  CutReads cut;
+  EofPages cut;
   std::vector<std::byte> sent;  // the first byte of each reply
 
   bool keeps(uint64_t nodeid, uint64_t size, uint8_t name) {
@@ -27,7 +27,7 @@ struct Reads {
   }
 };
 
-TEST(CutReads, ALargerSizeWaitsForThePagesThatWereCutBefore) {
+TEST(EofPages, ALargerSizeWaitsForThePagesThatWereCutBefore) {
   Reads reads;
   EXPECT_FALSE(reads.keeps(kFile, 10, 1));
   const uint64_t first = reads.cut.begin(kFile);
@@ -46,7 +46,7 @@ TEST(CutReads, ALargerSizeWaitsForThePagesThatWereCutBefore) {
   EXPECT_TRUE(reads.cut.empty());
 }
 
-TEST(CutReads, AnEndThatIsNotTheOneToldLastIsRefused) {
+TEST(EofPages, AnEndThatIsNotTheOneToldLastIsRefused) {
   Reads reads;
   const uint64_t read = reads.cut.begin(kFile);
   EXPECT_FALSE(reads.keeps(kFile, 20, 1));
@@ -58,7 +58,7 @@ TEST(CutReads, AnEndThatIsNotTheOneToldLastIsRefused) {
   EXPECT_TRUE(reads.cut.empty());
 }
 
-TEST(CutReads, AnAnswerThatMayNotWaitTellsTheSizeThatTheKernelHas) {
+TEST(EofPages, AnAnswerThatMayNotWaitTellsTheSizeThatTheKernelHas) {
   Reads reads;
   struct {
     fuse_out_header header;
@@ -78,7 +78,7 @@ TEST(CutReads, AnAnswerThatMayNotWaitTellsTheSizeThatTheKernelHas) {
   reads.end(read);
 }
 
-TEST(CutReads, SizesAreFoundInEachEntryOfAListing) {
+TEST(EofPages, SizesAreFoundInEachEntryOfAListing) {
   Reads reads;
   const uint64_t read = reads.cut.begin(kFile);
   EXPECT_TRUE(reads.cut.cut(kFile, read, 20));

@@ -1,5 +1,5 @@
 """Changes of names and attributes that lanes made, until the metaserver is told of them, and the
-batches that tell. Which goes when is in fsclient.fs.births."""
+batches that tell. Which goes when is in fsclient.fs.delegated_changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -95,10 +95,10 @@ def move_of(row: MoveRow) -> RawMove:
     return RawMove._make(_move_fields(row))
 
 
-Untold = Newborn | RawRemoval | Setting | RawMove
+Unreported = Newborn | RawRemoval | Setting | RawMove
 
 
-def batch_of(changes: Sequence[Untold]) -> ChangeBatch:
+def batch_of(changes: Sequence[Unreported]) -> ChangeBatch:
     births: list[Birth] = []
     proofs: list[bytes] = []
     removals: list[Removal] = []

@@ -1,18 +1,19 @@
 // What is read before anybody asks for it: the one place that lanes and operations talk to.
 //
 // It tells the policies what programs do and puts what they want where it goes:
-// | sink | what | who fetches |
-// |---|---|---|
-// | client memory (table.h) | extents of large files, announced files | fetching.h |
-// | the kernel's pages | small files, with their OPEN | KernelReplies::store_pages |
-// | storage servers' page caches (server_caches.h) | small files of granted directories |
-// fetching.h | One budget bounds the table, one count says how much is under way, one timer lets go
-// of what nobody reads. A new policy is a class (policy.h) and its line in the constructor.
+//  - client memory (table.h): extents of large files, announced files;
+//  - the kernel's pages (KernelReplies::store_pages): small files, with their OPEN;
+//  - storage servers' page caches (server_caches.h): small files of granted directories.
+// One budget bounds the table, one count says how much is under way, one timer removes what nobody
+// reads. A new policy is a class (policy.h) and its line in the constructor.
 //
 // Invariant: bytes are given only to READs whose caller saw, under the inode's mutex, that DATA is
 // leased and the stamp is the one asked for. Threads: ANY THREAD; the table and the policies are
-// guarded by mu_, a leaf. A READ that no policy watches, and an OPEN, take no lock. Not here: the
-// operations that fetch (fetching.h), the local cache (client/local_cache.h).
+// guarded by mu_, a leaf. A READ that no policy watches, and an OPEN, take no lock.
+//
+// Lanes do not use it yet: prefetched.h has the tables of announced files and of sequential
+// readers that it replaces. Not here: the operations that fetch (early_fetch.h, fetching.h), the
+// local cache (local_cache.h).
 #pragma once
 #include <array>
 #include <atomic>

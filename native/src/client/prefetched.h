@@ -2,8 +2,7 @@
 // (streams.h), and files that servers are told of (fetch_ahead.h, whole_reads.h); and the local
 // cache, if there is one. Invariant: the tables keep their own budgets; the local cache does not
 // come or go after the first request. Threads: ANY THREAD. Not here: the operations that fetch
-// (announced_files.h, early_fetch.h, fetching.h,
-// opened_fetch.h).
+// (announced_files.h, early_fetch.h, fetching.h, opened_fetch.h).
 #pragma once
 #include <atomic>
 

@@ -5,7 +5,8 @@
 
 namespace braidfs::names {
 
-// A name in a directory that is delegated, of a file that nobody has open; all else is Python's.
+// Removes a name from a delegated directory, of a file that nobody has open. Python does all other
+// removals.
 bool Names::unlink(const fuse::RequestHead& head, std::string_view name) {
   const uint64_t parent = ino_of(head.nodeid);
   return dentries_.remove(parent, name, Clock::now(), [&](uint64_t ino) {
@@ -26,14 +27,15 @@ bool Names::take_name(uint64_t parent, std::string_view name, uint64_t ino) {
          });
 }
 
-// False: something of it is here that Python is to see to first.
+// Forgets what the directory's grant says of the inode. False: the inode is in use here, which
+// Python has to deal with first.
 bool Names::let_go(uint64_t ino, Clock::time_point now) {
   known().learn(ino, now);
   return children_.drop_unless(ino, [&](bool) { return file_bytes_.is_busy(ino); });
 }
 
-// A name in a directory that is delegated becomes another one there, of what is no directory; what
-// has that is open nowhere. All else is Python's.
+// A name of something that is no directory becomes another name in the same delegated directory; an
+// inode that had that name must be open nowhere. Python does all other renames.
 bool Names::rename(const fuse::RequestHead& head, const fuse::RenameRequest& request) {
   const uint64_t parent = ino_of(head.nodeid);
   const auto take = [&](uint64_t ino, uint64_t replaced) {
@@ -56,7 +58,7 @@ bool Names::take_move(Move move) {
   const auto now = Clock::now();
   known().learn(move.ino, now);
   if (file_bytes_.is_ahead(move.ino)) return false;
-  // What a directory's grant says of it is of before; with open files Python is to see to that.
+  // The directory's grant describes the inode as it was before; Python deals with open files.
   const auto is_open_by_grant = [&](bool is_known) {
     return is_known && file_bytes_.is_busy(move.ino);
   };

@@ -74,13 +74,6 @@ class Upcall(NamedTuple):
     nodeid: int = 0
 
 
-class Handle(NamedTuple):
-    fh: int
-    ino: int
-    open_flags: int
-    direct: bool
-
-
 _LONGER: Final = {"all_lost": "inodes_lost"}
 _SAME: Final = ("handle_put", "size_limit_put", "set_ids_put", "locked")
 

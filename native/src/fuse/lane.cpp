@@ -196,8 +196,10 @@ bool Lane::answered(const UpcallRequest& request) {
     }
     case FUSE_GETXATTR:
       return names.getxattr(head, first_name(body.subspan(sizeof(fuse_getxattr_in))));
-    case FUSE_LOOKUP:
-      return is_plain(first_name(body)) && names.lookup(head, first_name(body));
+    case FUSE_LOOKUP: {
+      const std::string_view name = first_name(body);
+      return is_plain(name) && names.lookup(head, name);
+    }
     case FUSE_READDIRPLUS: {
       const auto in = load<fuse_read_in>(body);
       return in && names.readdirplus(head, in->offset, in->size);
@@ -206,8 +208,10 @@ bool Lane::answered(const UpcallRequest& request) {
       return open_answered(request, body);
     case FUSE_CREATE:
       return create_answered(request, body);
-    case FUSE_UNLINK:
-      return is_plain(first_name(body)) && names.unlink(head, first_name(body));
+    case FUSE_UNLINK: {
+      const std::string_view name = first_name(body);
+      return is_plain(name) && names.unlink(head, name);
+    }
     case FUSE_RENAME:
     case FUSE_RENAME2:
       return rename_answered(request, body);

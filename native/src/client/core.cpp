@@ -122,10 +122,7 @@ fuse::Passing Core::pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) {
 void Core::read(fuse::LaneContext& at, const fuse::ReadRequest& request) {
   Lane& lane = lanes_.at(at.index);
   const HandlePtr handle = context_.open_files().find(request.fh);
-  if (!handle) {
-    return context_.kernel().replier().reply_error(request.head.channel, request.head.unique,
-                                                   EBADF);
-  }
+  if (!handle) return context_.kernel().reply_error(request.head, EBADF);
   lane.counters().reads.fetch_add(1, std::memory_order_relaxed);
   lane.counters().bytes_read.fetch_add(request.size, std::memory_order_relaxed);
   ReadOperation::start(lane, *handle, request);
@@ -134,10 +131,7 @@ void Core::read(fuse::LaneContext& at, const fuse::ReadRequest& request) {
 void Core::write(fuse::LaneContext& at, const fuse::WriteRequest& request) {
   Lane& lane = lanes_.at(at.index);
   const HandlePtr handle = context_.open_files().find(request.fh);
-  if (!handle) {
-    return context_.kernel().replier().reply_error(request.head.channel, request.head.unique,
-                                                   EBADF);
-  }
+  if (!handle) return context_.kernel().reply_error(request.head, EBADF);
   lane.counters().writes.fetch_add(1, std::memory_order_relaxed);
   lane.counters().bytes_written.fetch_add(request.payload.size(), std::memory_order_relaxed);
   write_request(lane, handle, request);
@@ -150,10 +144,10 @@ std::span<std::byte> Core::receive_buffer(fuse::LaneContext& at, size_t size) {
 
 void Core::flush(fuse::LaneContext& at, const fuse::FlushRequest& request) {
   const fuse::RequestHead& head = request.head;
-  fuse::Replier& replier = context_.kernel().replier();
+  KernelReplies& kernel = context_.kernel();
   const HandlePtr handle = context_.open_files().find(request.fh);
   // Its file was lost with the process before this one: close(2) is the last to say so.
-  if (!handle) return replier.reply_error(head.channel, head.unique, EBADF);
+  if (!handle) return kernel.reply_error(head, EBADF);
   int error = 0;
   bool clean = (handle->open_flags & O_ACCMODE) == O_RDONLY;
   if (!clean) {
@@ -163,16 +157,14 @@ void Core::flush(fuse::LaneContext& at, const fuse::FlushRequest& request) {
     uint64_t only_told = handle->error_seen;  // told, not used up: DrainOperation::finish says why
     if (clean) error = inode.report(only_told);
   }
-  if (clean) return replier.reply_error(head.channel, head.unique, error);
+  if (clean) return kernel.reply_error(head, error);
   DrainOperation::for_flush(lanes_.at(at.index), head, handle);
 }
 
 void Core::release(fuse::LaneContext& at, const fuse::ReleaseRequest& request) {
   if (passthrough_) passthrough_->closed(request.fh);
   const HandlePtr handle = context_.open_files().take(request.fh);
-  if (!handle) {
-    return context_.kernel().replier().reply_error(request.head.channel, request.head.unique, 0);
-  }
+  if (!handle) return context_.kernel().reply_error(request.head, 0);
   Inode& inode = *handle->inode;
   Announced& announced = context_.prefetched().announced();
   Streams& streams = context_.prefetched().streams();
@@ -183,10 +175,7 @@ void Core::release(fuse::LaneContext& at, const fuse::ReleaseRequest& request) {
 
 void Core::fsync(fuse::LaneContext& at, const fuse::FsyncRequest& request) {
   const HandlePtr handle = context_.open_files().find(request.fh);
-  if (!handle) {
-    return context_.kernel().replier().reply_error(request.head.channel, request.head.unique,
-                                                   EBADF);
-  }
+  if (!handle) return context_.kernel().reply_error(request.head, EBADF);
   DrainOperation::for_fsync(lanes_.at(at.index), request.head, handle);
 }
 
@@ -224,7 +213,7 @@ void Core::answer_error(Operation& operation, int error) noexcept {
   const fuse::RequestHead& head = operation.head();
   context_.waiting().drop(head.unique);
   if (operation.answered_early(context_)) return;
-  context_.kernel().replier().reply_error(head.channel, head.unique, error);
+  context_.kernel().reply_error(head, error);
 }
 
 bool Core::cut(fuse::LaneContext& at, const fuse::CutRequest& request) {

@@ -481,8 +481,7 @@ void DrainOperation::answer(Lane& lane, int error) {
   if (kind_ == Kind::kWrite && error == 0) {
     context.kernel().replier().reply_write(head().channel, head().unique, count_);
   } else {
-    context.kernel().replier().reply_error(head().channel, head().unique,
-                                           kind_ == Kind::kRelease ? 0 : error);
+    context.kernel().reply_error(head(), kind_ == Kind::kRelease ? 0 : error);
   }
 }
 

@@ -97,8 +97,7 @@ void AskingWrite::inline_answered(Lane& lane) {
   needs_objects_ = answer.error == ESTALE;
   if (needs_objects_) return ask(lane);
   lane.context().waiting().drop(head().unique);
-  if (claim())
-    lane.context().kernel().replier().reply_error(head().channel, head().unique, answer.error);
+  if (claim()) lane.context().kernel().reply_error(head(), answer.error);
 }
 
 // A file that lies in its record has one page of the kernel.

@@ -36,6 +36,10 @@ class KernelReplies {
   }
 
   fuse::Replier& replier() noexcept { return *replier_; }
+  // error: a positive errno; 0 means success without a body.
+  void reply_error(const fuse::RequestHead& head, int error) noexcept {
+    replier_->reply_error(head.channel, head.unique, error);
+  }
   fuse::EofPages* eof_pages() noexcept { return eof_pages_; }  // nullptr: there is no kernel
   // The kernel's pages of that part of a file are not to be kept. When they are gone `read` of
   // eof_pages() ends (0: none), and `then` is called.

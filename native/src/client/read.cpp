@@ -179,9 +179,8 @@ void ReadOperation::ask_others(Lane& lane) {
 
 // What the local cache is to keep lies in one buffer. False: there is no memory for that.
 bool ReadOperation::in_one_buffer(Lane& lane) {
-  const Streams::Parts parts = std::exchange(parts_, {});
-  if (parts.empty() || lane.context().prefetched().local_cache() == nullptr) return true;
-  const Streams::Part& first = parts.front();
+  if (parts_.empty() || lane.context().prefetched().local_cache() == nullptr) return true;
+  const Streams::Part& first = parts_.front();
   if (first.from == 0 && first.length == fetch_.length() && first.buffer.use_count() == 1) {
     fetch_.buffer() = std::move(*first.buffer);
     fetch_.buffer().move_to(Buffer::Account::kRead);
@@ -189,7 +188,7 @@ bool ReadOperation::in_one_buffer(Lane& lane) {
   }
   if (!fetch_.take_buffer(lane.context())) return false;
   std::byte* place = fetch_.buffer().span().data();
-  for (const auto& part : parts) place = std::ranges::copy(part.span(), place).out;
+  for (const auto& part : parts_) place = std::ranges::copy(part.span(), place).out;
   return true;
 }
 
@@ -212,7 +211,7 @@ void ReadOperation::answer(Lane& lane, int error) {
   if (registered_) context.waiting().drop(head().unique);
   if (claim()) {
     if (error != 0) {
-      context.kernel().replier().reply_error(head().channel, head().unique, error);
+      context.kernel().reply_error(head(), error);
     } else {
       reply(context);
     }
@@ -220,6 +219,7 @@ void ReadOperation::answer(Lane& lane, int error) {
   const auto waited = end_near_end();
   invalidate_eof_pages(context);
   const bool has_bytes = in_one_buffer(lane);
+  parts_.clear();
   if (error == 0 && fetch_.length() > 0 && has_bytes) fetch_.offer_to_cache(context);
   fetch_.end();
   if (closes_ != 0) context.open_files().close_own(std::exchange(closes_, 0));

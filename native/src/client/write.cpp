@@ -152,7 +152,7 @@ void WriteRun::run() {
 void WriteRun::reply(const Stale& stale) {
   const auto answer = [&context = context_, head = request_.head, no_memory = no_memory_,
                        count = static_cast<uint32_t>(request_.payload.size())] {
-    if (no_memory) return context.kernel().replier().reply_error(head.channel, head.unique, ENOMEM);
+    if (no_memory) return context.kernel().reply_error(head, ENOMEM);
     context.kernel().replier().reply_write(head.channel, head.unique, count);
   };
   if (!stale) return answer();
@@ -310,7 +310,7 @@ Mode begin_write(Context& context, Inode& inode, const fuse::WriteRequest& reque
 }
 
 void refuse(Lane& lane, const fuse::RequestHead& head, int error) {
-  lane.context().kernel().replier().reply_error(head.channel, head.unique, error);
+  lane.context().kernel().reply_error(head, error);
 }
 
 // An append goes to the end as it is now. If not through a direct handle the kernel has put the
@@ -439,8 +439,7 @@ void WriteOperation::finish(Lane& lane) {
 void WriteOperation::tell(Lane& lane, bool grew) {
   Context& context = lane.context();
   if (!claim()) return;
-  if (error_ != 0)
-    return context.kernel().replier().reply_error(head().channel, head().unique, error_);
+  if (error_ != 0) return context.kernel().reply_error(head(), error_);
   if (plan_.sync || (plan_.shared && grew)) {
     return DrainOperation::for_write(lane, head(), plan_.handle, {plan_.count, plan_.sync});
   }

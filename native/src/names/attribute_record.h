@@ -1,5 +1,5 @@
-// The packed attribute record of docs/INTERFACES.md section 1, as far as this folder reads and
-// writes it. Little-endian, as every machine that this runs on.
+// The packed attribute record of docs/INTERFACES.md section 1: the fields that this folder reads
+// and writes. They are little-endian, as are all machines on which this runs. Pure.
 #pragma once
 #include <array>
 #include <cstddef>

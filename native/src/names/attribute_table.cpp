@@ -83,8 +83,8 @@ bool AttributeTable::put(std::span<const std::byte> record, std::chrono::millise
   const auto ino = field<uint64_t>(record, kIno);
   const std::scoped_lock lock(mutex(ino));
   Slot& held = place(ino, now);
-  // Also one that is not believed any more: what comes later than it, and is of before, is not
-  // news.
+  // A record that is no longer valid counts, too: an older one that comes later must not replace
+  // it.
   const bool newer_is_known =
       field<uint64_t>(held.record, kIno) == ino &&
       field<uint64_t>(held.record, kChangeVersion) > field<uint64_t>(record, kChangeVersion);

@@ -1,15 +1,15 @@
-// Attributes that Python has just learned, so that GETATTR and "has it a security.capability?" are
-// answered without an upcall. Every CREATE makes the kernel forget its directory's attributes and
-// ask again, and the first write of every file asks for security.capability: two upcalls for each
-// new file whose answers the reply to the CREATE already told.
+// A table of attributes that Python received, so that lanes answer GETATTR, and GETXATTR of an
+// inode without extended attributes, without an upcall. Every CREATE makes the kernel ask again for
+// its directory's attributes, and the first write of every file asks for security.capability: two
+// upcalls for each new file, whose answers were already in the reply to the CREATE.
 //
-// A record is believed until its deadline (the mount's attr_timeout counted from when Python put
-// it) or, put under a META lease, for as long as the session's leases last; a newer change_version
-// replaces an older one, never the other way round, also when it is not believed any more (drop()).
-// Files not under a lease are put too, but GETATTR is answered for directories only; never for a
-// file that lanes have written to (the caller knows). Bounded: kSlotCount records in sets of kWays,
-// as a processor's cache has them; in a full set a new inode takes the place of the one that was
-// told longest ago. ANY THREAD; one mutex per group of sets.
+// A record is valid until its deadline (the mount's attr_timeout counted from when Python put it)
+// or, if it was put under a META lease, as long as the session's leases last. A newer
+// change_version replaces an older one and never the reverse, even when the record is no longer
+// valid (drop()). Without a lease only the GETATTR of directories is answered. Callers do not ask
+// for a file that lanes have written to. Bounded: kSlotCount records in sets of kWays, like a
+// processor's cache; in a full set a new inode replaces the one that was put or answered longest
+// ago. ANY THREAD; one mutex guards a group of sets.
 #pragma once
 #include <linux/fuse.h>
 
@@ -29,7 +29,7 @@
 
 namespace braidfs::names {
 
-// As the kernel wants them, from a packed record; nodeid: the number that the kernel knows it by.
+// The kernel's form of a packed record. nodeid: the number by which the kernel knows the inode.
 fuse_attr attr_of(std::span<const std::byte> record, uint64_t nodeid) noexcept;
 
 class AttributeTable {
@@ -42,42 +42,42 @@ class AttributeTable {
   static constexpr std::chrono::milliseconds kFresh{1000};
   static constexpr std::chrono::hours kSealedLife{24};
 
-  // Before anything is asked: the kernel may believe what is immutable for kSealedLife, not only
-  // for as long as the leases last (sealed.cpp).
+  // Before the first request: the kernel may cache immutable inodes for kSealedLife, not only for
+  // as long as the leases last (sealed.cpp).
   void seal() noexcept { sealed_ = true; }
-  // On a sealed tree: what is immutable keeps its name, which is believed as long as the attributes
-  // are.
+  // On a sealed tree an immutable inode keeps its name: the kernel may cache the name as long as
+  // the attributes.
   void keep_name(fuse_entry_out& entry) const noexcept {
     if (!sealed_ || entry.nodeid == 0 || entry.attr_valid <= entry.entry_valid) return;
     entry.entry_valid = entry.attr_valid;
     entry.entry_valid_nsec = entry.attr_valid_nsec;
   }
 
-  // Leases last until then; called with each renewal.
+  // Called with each renewal: the session's leases last until then.
   void believe(Clock::time_point until) noexcept {
     lease_until_.store(until.time_since_epoch().count());
   }
 
-  // record: docs/INTERFACES.md section 1; false when it has another size. leased: a META lease is
-  // held on it.
+  // Adds or replaces a record (docs/INTERFACES.md section 1). leased: this client holds a META
+  // lease on the inode. False: the record has the wrong size.
   bool put(std::span<const std::byte> record, std::chrono::milliseconds valid,
            Clock::time_point now, bool leased = false);
-  // The lease is recalled, or what is known became wrong. True when it was told a moment ago
-  // (kFresh): the process that asked may still be about to take the answer.
+  // The lease is recalled, or the record became wrong. True when the record was put or answered
+  // less than kFresh ago: a process may not have taken that answer yet.
   bool drop(uint64_t ino, Clock::time_point now = Clock::now());
   void clear();
 
-  // The body of a GETATTR reply with `nodeid` as its number; nothing when Python must be asked.
+  // The body of a GETATTR reply with `nodeid` as its number; nothing when Python must answer.
   std::optional<fuse_attr_out> getattr(uint64_t ino, uint64_t nodeid, Clock::time_point now);
-  // The directory that this one lies in; nothing when Python must be asked.
+  // The parent of this directory; nothing when Python must answer.
   std::optional<uint64_t> parent(uint64_t directory, Clock::time_point now);
-  // A name came into the directory, in a birth of this client's own: its times and versions, as the
-  // metaserver will have them. False when lanes may not add names to it: it is not known under a
-  // lease, or new files in it take more than the caller's ids and umask (extended attributes,
-  // set-group-id, inode flags).
+  // This client itself created a file in the directory: sets the directory's times and versions as
+  // the metaserver will. False when lanes may not add names to it: it is not known under a lease,
+  // or new files in it need more than the caller's ids and umask (it has extended attributes,
+  // set-group-ID or inode flags).
   bool touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now);
-  // Attributes of a regular file are set, at this client alone: change(record) does it, and says
-  // whether it did. Only of one that is known under a lease, without extended attributes and inode
+  // Sets attributes of a regular file at this client alone: change(record) sets them, and returns
+  // whether it did. The file must be known under a lease, without extended attributes and inode
   // flags. Returns the body of the answer, with `nodeid` as its number. Change:
   // bool(record::Record&).
   template <typename Change>
@@ -89,19 +89,19 @@ class AttributeTable {
     held->told = now;
     return answer_of(*held, nodeid, now);
   }
-  // Bytes of a file that only this client may write were written, and committed: its size if it
-  // rises, its time (0: unknown), and its versions, as the metaserver will have them. What is not
-  // known for certain is forgotten.
+  // Bytes of a file that only this client may write were written and committed: sets its size if
+  // that rises, its mtime (0: unknown), and its versions as the metaserver will. If it is not
+  // certain that this client alone may write the file, its record is forgotten.
   struct Wrote {
     uint64_t size = 0;
     int64_t mtime_ns = 0;
   };
   void wrote(uint64_t ino, const Wrote& wrote, Clock::time_point now);
-  // A name of ino goes from the directory, at this client alone: the times and versions of both, as
-  // the metaserver will have them. Only of an inode with one name that is no directory and that no
-  // other client has open, both known under leases and without inode flags; take(record) is given
-  // what becomes of the inode, and when it refuses nothing is changed. Once drop() of the inode has
-  // returned, no removal of it is taken. Take: bool(const record::Record&).
+  // A name of ino is removed from the directory by this client alone: sets the times and versions
+  // of both as the metaserver will. The inode must have one name, be no directory and not be open
+  // at another client; both must be known under leases, without inode flags. take(record) is called
+  // with the inode's record after the removal; if it refuses, nothing is changed. After drop() of
+  // the inode has returned, no removal of it is taken. Take: bool(const record::Record&).
   template <typename Take>
   bool remove(uint64_t directory, uint64_t ino, int64_t time_ns, Clock::time_point now, Take take) {
     const Locked locked(*this, directory, ino, ino);
@@ -113,9 +113,9 @@ class AttributeTable {
     touch(*find(directory), time_ns);
     return true;
   }
-  // ino gets another name in the directory, which `replaced` (0: nothing) loses: as remove(), of
-  // both. ino may have several names and be open anywhere. Take: bool(const record::Record& moved,
-  // const record::Record& replaced), the second one empty when there is none.
+  // ino gets another name in the same directory, which `replaced` (0: nothing) loses; otherwise
+  // like remove(), for both. ino may have several names and be open anywhere. Take: bool(const
+  // record::Record& moved, const record::Record& replaced); without `replaced` its record is empty.
   template <typename Take>
   bool rename(uint64_t directory, uint64_t ino, uint64_t replaced, int64_t time_ns,
               Clock::time_point now, Take take) {
@@ -132,7 +132,7 @@ class AttributeTable {
     touch(*find(directory), time_ns);
     return true;
   }
-  // Nothing: its attributes are not leased.
+  // Nothing: the inode's attributes are not leased.
   std::optional<bool> is_immutable(uint64_t ino, Clock::time_point now);
   // True when ino is known to have no extended attribute at all.
   bool has_no_xattrs(uint64_t ino, Clock::time_point now);
@@ -142,17 +142,17 @@ class AttributeTable {
  private:
   struct Slot {
     std::array<std::byte, kRecordSize> record;
-    Clock::time_point until;  // the epoch: empty
-    bool leased;              // believed while leases last
-    Clock::time_point told;   // put or answered last
+    Clock::time_point until;  // the epoch: no deadline
+    bool leased;              // valid while leases last
+    Clock::time_point told;   // when it was put or answered last
   };
   static constexpr size_t kSlotCount = 1u
                                        << 18;  // twice as many as a session has leases by default
-  static constexpr size_t kWays = 8;           // whose inos share a cache line or two
+  static constexpr size_t kWays = 8;           // their inode numbers share a cache line or two
   static constexpr size_t kSetCount = kSlotCount / kWays;
   static constexpr size_t kGroupCount = 64;
 
-  // The groups of some inodes, locked in one order.
+  // Locks the groups of up to three inodes, always in the same order.
   class Locked {
    public:
     Locked(AttributeTable& table, uint64_t one, uint64_t two, uint64_t three);

@@ -1,13 +1,13 @@
-// What lanes change themselves in directories that are delegated to this client
-// (docs/decisions/0013-delegation.md and 0014-removals.md): slots that the metaserver gave
-// beforehand, each an inode number with its layout and capability; births, each a slot that became
-// a file; removals, each a name that went; settings, each new attributes of a file that only this
-// client may write, or that nobody has open (docs/decisions/0024-settings.md); and moves, each a
-// name that became another one of the same directory (0025-renames.md). The metaserver is still to
-// be told of them, in the order in which they were answered.
+// The changes that lanes make by themselves in directories that are delegated to this client
+// (docs/decisions/0013-delegation.md and 0014-removals.md), in the order in which they were
+// answered; the metaserver does not know them yet. A birth is a new file, made from a slot that the
+// metaserver gave before: an inode number with layout and capability. A removal is a name that was
+// removed. A setting is new attributes of a file that only this client may write or that nobody has
+// open (0024-settings.md). A move is a name that became another one of the same directory
+// (0025-renames.md).
 //
-// Bounded: there are never more births than there were slots, and kUnreportedMax of the others that
-// the metaserver has not answered. ANY THREAD, guarded by mu_.
+// Bounded: there are never more births than there were slots, and at most kUnreportedMax other
+// changes that the metaserver has not answered. ANY THREAD, guarded by mu_.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -31,24 +31,24 @@ struct BirthSlot {
   uint64_t ino = 0;
   std::string layout;
   std::string capability;
-  uint64_t size_limit = kNoSizeLimit;  // what the file may grow to before quotas are asked
+  uint64_t size_limit = kNoSizeLimit;  // the file may grow to this size without asking about quotas
 };
 
-// What became of a new file until its birth was taken (docs/decisions/0026-size-with-the-birth.md).
+// How a new file changed until its birth was taken (docs/decisions/0026-size-with-the-birth.md).
 struct BirthSince {
   uint32_t changes = 0;  // how often size and time were committed
   uint64_t size = 0;
   int64_t mtime_ns = 0;
-  bool is_open = true;         // by the handle that came with it
-  std::string inline_bytes{};  // all of the file, if they are to lie in its record
+  bool is_open = true;         // through the handle of its creation
+  std::string inline_bytes{};  // all bytes of the file, if its record is to hold them
 };
 
 struct Birth {
   uint64_t ino = 0;
   uint64_t parent = 0;
   uint64_t fh = 0;
-  int64_t time_ns = 0;  // since 1970: of the file, and of its directory's change
-  uint32_t mode = 0;    // permissions, the umask taken off
+  int64_t time_ns = 0;  // since 1970: of the file and of the change of its directory
+  uint32_t mode = 0;    // permissions, with the umask applied
   uint32_t uid = 0;
   uint32_t gid = 0;
   uint32_t open_flags = 0;  // O_*
@@ -57,13 +57,13 @@ struct Birth {
   BirthSince since{};
 };
 
-// A name that went, of what is no directory.
+// A removed name of an inode that is no directory.
 struct Removal {
   uint64_t ino = 0;
   uint64_t parent = 0;
-  int64_t time_ns = 0;  // since 1970: of the directory's change, and the inode's
+  int64_t time_ns = 0;  // since 1970: of the change of the directory and of the inode
   std::string name;
-  record::Record record{};  // of the inode, as it is since
+  record::Record record{};  // of the inode after the removal
 };
 
 // Attributes of a regular file that were set. valid: SET_* of docs/INTERFACES.md; times since 1970.
@@ -76,20 +76,20 @@ struct Setting {
   int64_t atime_ns = 0;
   int64_t mtime_ns = 0;
   int64_t ctime_ns = 0;
-  int64_t written_ns = 0;   // when it was written before, if its own time was set; else 0
-  record::Record record{};  // as it is since, but for what was written
+  int64_t written_ns = 0;   // time of the last write, if mtime is set after it; else 0
+  record::Record record{};  // afterwards, without what was written but not committed
 };
 
-// A name that what is no directory has instead of another one, in the same directory.
+// A new name, in the same directory, of an inode that is no directory.
 struct Move {
   uint64_t ino = 0;
-  uint64_t replaced = 0;  // what had the new name, which was its only one; 0: nothing
+  uint64_t replaced = 0;  // the inode that had the new name as its only one; 0: none
   uint64_t parent = 0;
-  int64_t time_ns = 0;  // since 1970: of the directory's change, and of both inodes'
+  int64_t time_ns = 0;  // since 1970: of the change of the directory and of both inodes
   std::string name;
   std::string new_name;
-  record::Record record{};           // of the inode, as it is since, but for what was written
-  record::Record replaced_record{};  // of the other one, as it is since
+  record::Record record{};           // of the inode afterwards, as in Setting
+  record::Record replaced_record{};  // of the replaced inode afterwards
 };
 
 using Change = std::variant<Birth, Removal, Setting, Move>;
@@ -101,41 +101,41 @@ class ChangeJournal {
  public:
   static constexpr size_t kSlotsMax = 4096;
   static constexpr size_t kUnreportedMax = 4096;
-  static constexpr uint64_t kFirstHandle = uint64_t{1} << 62;  // apart from Python's
+  static constexpr uint64_t kFirstHandle = uint64_t{1} << 62;  // Python's handles are below
 
-  // False when there would be too many.
+  // Adds slots. False when there would be too many.
   bool slots_put(std::vector<BirthSlot> slots);
-  // The session is another one, or another metaserver answers: nothing is known of them there.
+  // The session or the metaserver is a new one, which does not know the slots.
   void slots_clear();
   size_t slots() const;
 
-  // Files of these users and groups are not made here: quotas may refuse them.
+  // Lanes make no files of these users and groups: quotas may refuse them.
   void refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids);
   bool refuses(uint32_t uid, uint32_t gid) const;
 
-  // In a directory of a tree with limits: so many files more may be made here, each of which may
-  // grow to that size before quotas are asked.
+  // For a directory of a tree with limits: lanes may make this many more files in it, each of which
+  // may grow to that size without asking about quotas.
   void share(uint64_t directory, uint64_t files, uint64_t size_limit);
-  // The directory has no share any more: its tree has no limits, or nobody makes files here.
+  // The directory has no share any more: its tree has no limits, or lanes make no files in it.
   void unshare(uint64_t directory);
 
-  // For a file in that directory; none where its share is used up.
+  // A slot for a file in that directory; nothing if there is none, or its share is used up.
   std::optional<BirthSlot> take_slot(uint64_t directory);
-  // Before the lanes run: those below are in use, by handles that this process has taken over.
+  // Before the lanes run: handles below `first` are in use, taken over from the former process.
   void first_handle(uint64_t first) noexcept { next_handle_.store(first); }
   uint64_t next_handle() noexcept { return next_handle_.fetch_add(1, std::memory_order_relaxed); }
-  // True when it is the first that waits to be taken.
+  // Appends a change. True when it is the only one that waits to be taken.
   bool push(Change change);
-  // All that have not been taken, oldest first.
+  // Takes all waiting changes, oldest first.
   std::vector<Change> take();
-  // These are not taken after all: they come before what was pushed meanwhile.
+  // Returns taken changes: they come before those that were pushed meanwhile.
   void put_back(std::vector<Change> changes);
-  // Some wait to be taken.
+  // Whether changes wait to be taken.
   bool any() const;
 
-  // Before anything but a birth is pushed; false: too many are not answered yet.
+  // Reserves room for a change other than a birth. False: too many are not answered yet.
   bool take_room() noexcept;
-  // The metaserver answered so many of them.
+  // The metaserver answered this many of them: their room is free again.
   void changes_told(size_t count) noexcept;
 
   uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
@@ -150,11 +150,11 @@ class ChangeJournal {
   std::vector<uint32_t> refused_uids_;  // guarded by mu_, sorted
   std::vector<uint32_t> refused_gids_;  // guarded by mu_, sorted
   struct Share {
-    uint64_t files = 0;  // that may still be made
+    uint64_t files = 0;  // how many may still be made
     uint64_t size_limit = kNoSizeLimit;
   };
   std::unordered_map<uint64_t, Share>
-      shares_;  // guarded by mu_, by directory; as many as are delegated
+      shares_;  // guarded by mu_, by directory; at most one per delegated directory
   std::atomic<uint64_t> next_handle_{kFirstHandle};
   std::atomic<size_t> unreported_{0};
   std::atomic<uint64_t> count_{0};

@@ -1,11 +1,10 @@
-// Files of which this client holds META and DATA by their directory
-// (docs/decisions/0022-directory-grants.md): what is needed to answer LOOKUP, GETATTR and OPEN for
-// reading of each, as packed records and nothing more. Python knows of none of them.
+// Files on which this client holds META and DATA leases by their directory's grant
+// (docs/decisions/0022-directory-grants.md): the packed records that lanes need to answer LOOKUP,
+// GETATTR and OPEN for reading. Python has no entries for these files.
 //
-// What is here is believed as long as the session's leases last. Whoever opens a file does it under
-// the group's mutex (find()), so that after drop() nobody opens it by what was here.
-// Bounded by whoever puts: see fsclient/fs/ahead.py.
-// ANY THREAD; one mutex for each group of inodes.
+// Entries are valid as long as the session's leases last. A lane opens a file under its group's
+// mutex (find()), so that after drop() nobody opens it from its entry here. Whoever puts entries
+// bounds them: see fsclient/fs/ahead.py. ANY THREAD; one mutex for each group of inodes.
 #pragma once
 #include <array>
 #include <atomic>
@@ -31,18 +30,18 @@ class ChildTable {
     record::Record attributes{};
     std::string layout;
     std::string capability;
-    bool opened = false;  // by lanes, since it is here: the kernel's pages are of this version
+    bool opened = false;  // by lanes since it was put: the kernel's pages are of this version
   };
 
-  // Leases last until then; called with each renewal.
+  // Called with each renewal: the session's leases last until then.
   void believe(Clock::time_point until) noexcept { until_.store(until.time_since_epoch().count()); }
 
-  // In place of what was known. False: attributes is no record.
+  // Adds or replaces a file. False: `attributes` is no record.
   bool put(uint64_t directory, std::span<const std::byte> attributes,
            std::span<const std::byte> layout, std::span<const std::byte> capability);
 
-  // Calls use(child) with its group locked if there is one that may be believed, and returns what
-  // it says. Use: bool(Child&).
+  // Calls use(child), with the child's group locked, if there is a valid entry; returns its result.
+  // Use: bool(Child&).
   template <typename Use>
   bool find(uint64_t ino, Clock::time_point now, Use use) {
     if (count_.load(std::memory_order_relaxed) == 0 || now.time_since_epoch().count() >= until_)
@@ -53,7 +52,8 @@ class ChildTable {
     return found != in.children.end() && use(found->second);
   }
 
-  // Takes it out unless keep(whether it is here) says so, with its group locked. False: it did.
+  // Removes the entry unless keep(is there an entry), called with the group locked. False: it was
+  // kept.
   template <typename Keep>
   bool drop_unless(uint64_t ino, Keep keep) {
     Group& in = group(ino);
@@ -68,21 +68,21 @@ class ChildTable {
     const std::scoped_lock lock(in.mu);
     return erase(in, ino);
   }
-  // For find(): it is open from now on. True when it was before, since it is here.
+  // Called from find() at an open. True when lanes have opened the file before, since it was put.
   bool mark_opened(Child& child) noexcept {
     if (child.opened) return true;
     used_.fetch_add(1, std::memory_order_relaxed);
     child.opened = true;
     return false;
   }
-  // What is known of it is from before that change.
+  // Whether the entry is older than this change_version.
   bool is_older(uint64_t ino, uint64_t change_version);
-  // Those of one directory; of 0: all. Looks at every one there is.
+  // The inodes of one directory, or of all for 0. Looks at every entry.
   std::vector<uint64_t> of(uint64_t directory);
 
   size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
-  // What they take, in children without bytes of their own: those that lie in their record count as
-  // more.
+  // The memory of all entries, in units of an entry without inline bytes: inline bytes make an
+  // entry count as more than one.
   size_t weight() const noexcept {
     return count() + bytes_.load(std::memory_order_relaxed) / kChildBytes;
   }
@@ -102,12 +102,12 @@ class ChildTable {
 
   Group& group(uint64_t ino) noexcept { return groups_[ino % kGroupCount]; }
   bool erase(Group& in, uint64_t ino);
-  static constexpr size_t kChildBytes = 450;  // of one, about
+  static constexpr size_t kChildBytes = 450;  // of one entry, about
   static size_t bytes_of(const Child& child) noexcept { return child.layout.size(); }
 
   std::array<Group, kGroupCount> groups_;
   std::atomic<size_t> count_{0};
-  std::atomic<size_t> bytes_{0};  // of their layouts, and what lies behind those
+  std::atomic<size_t> bytes_{0};  // of layouts, with the inline bytes behind them
   std::atomic<uint64_t> used_{0};
   std::atomic<uint64_t> unused_{0};
   std::atomic<Clock::rep> until_{0};

@@ -1,5 +1,5 @@
-// Names: CREATE of a new file in a directory that is delegated to this client; everything else is
-// Python's.
+// Names: CREATE of a new file in a directory that is delegated to this client. Python does every
+// other CREATE.
 #include <fcntl.h>
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-// Names: ftruncate at a lane. A file that only this client may write gets another size at once, and
+// Names: ftruncate at a lane. A file that only this client may write gets its new size at once, and
 // the metaserver is told later (docs/decisions/0058-cuts-told-later.md).
 #include <sys/stat.h>
 
@@ -21,8 +21,8 @@ bool cuts_alone(uint32_t valid) noexcept {
   return (valid & kCuts) == kCuts && (valid & ~kCuttable) == 0;
 }
 
-// Of a file without set-id bits, extended attributes (one may be a capability) and inode flags, by
-// a handle.
+// The file must be open by a handle, without set-ID bits, extended attributes (one may be a
+// capability) and inode flags.
 bool Names::cut(const fuse::RequestHead& head, const fuse_setattr_in& in) {
   const uint64_t ino = ino_of(head.nodeid);
   const int64_t now_ns = file_time_ns();

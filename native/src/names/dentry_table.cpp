@@ -51,7 +51,7 @@ void DentryTable::end_delegation(uint64_t directory, Directory& there) {
   for (const auto& [name, entry] : there.names) unhome(directory, entry);
 }
 
-// Every change of a name's inode or certainty goes by here.
+// Every change of a name's inode or certainty is made here.
 void DentryTable::set(uint64_t directory, const Directory& there, Name& entry, const Name& now) {
   if (there.delegated) unhome(directory, entry);
   entry = now;
@@ -113,7 +113,7 @@ void DentryTable::extend(uint64_t directory, Clock::time_point until) {
   if (Directory* there = known(in, directory)) there->until = until;
 }
 
-// nullptr when there is no room: neither all names nor a listing of them are known then.
+// nullptr when there is no room: then the directory is neither complete nor has a listing.
 DentryTable::Places::value_type* DentryTable::place_of(Directory& there, std::string_view name) {
   const auto found = there.names.find(name);
   if (found != there.names.end()) return &*found;
@@ -164,7 +164,7 @@ bool DentryTable::list(uint64_t directory, const Page& page, Clock::time_point n
   return true;
 }
 
-// What was asked before lanes changed the name themselves is answered after.
+// A reply to a request from before lanes changed the name themselves may come after that change.
 bool DentryTable::contradicts(const Directory& there, std::string_view name, uint64_t ino) {
   if (!there.delegated) return false;
   const auto found = there.names.find(name);
@@ -293,7 +293,7 @@ DentryTable::Found DentryTable::look(Group& in, uint64_t directory, std::string_
   if (end <= now) return {};
   const auto valid = there->leased && !there->contended ? end - now : Clock::duration::zero();
   const auto found = there->names.find(name);
-  if (found == there->names.end()) {  // an answer that is not to be recalled by name has no time
+  if (found == there->names.end()) {  // no entry would remember a time, so there is none
     return there->complete ? Found{Kind::kAbsent, 0, {}} : Found{};
   }
   entry = &found->second;

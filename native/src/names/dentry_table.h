@@ -1,29 +1,33 @@
-// What lanes may answer about names without an upcall: the names of directories on which this
-// client holds an ENTRIES lease, as far as they were told, absent ones included.
+// The names about which lanes may answer without an upcall: names of directories on which this
+// client holds an ENTRIES lease, as far as they are known, including names that are known to be
+// absent.
 //
-// A directory is *leased* (believed while the session's lease lasts), or only *believed until* a
-// time of its own (a client that is alone, docs/decisions/0007). A new directory is *complete*: a
-// name that never was put is absent. A name that a request on its way may change is *unsure* until
-// the reply says what became of it.
-// Each name remembers whether the kernel was told it with a time: a recall takes the directory out
-// and gives those names, whose dentries must expire. A directory that was recalled is *contended*
-// for kContended: its names get no time in the kernel, so that its next recall finds nothing to
-// invalidate there; invalidating takes the directory's lock, which a CREATE of this client that
-// waits for us may hold.
-// A rename takes the kernel's dentry along, with the time that it was told: moves().
-// What a LOOKUP was told within the last kSettling may not have been noted by the process that
-// asked: Linux sets the time of a dentry that it asked for again without any lock, also after an
-// invalidation (fuse_dentry_revalidate). drop() names these, which are to be invalidated once more.
-// An absent name is told for kAbsentLife at most: a process that goes on with the mount can ask for
-// the names that are there, and make the kernel forget them, but not for those that are not. A
-// leased directory is *delegated* when its lease is exclusive: lanes add and take names themselves,
-// and what is certain here changes by them alone: put() of something else comes too late. Of inodes
-// that have a certain name in a delegated directory that directory is their *home* (one of them).
-// Of a leased directory a *listing* may be known: its names in the order of their cookies, from one
-// cookie on, as far as they were asked for. A name that this client takes away is passed over in
-// it; one that comes, or may have come, ends it. Bounded: directories and names beyond the bounds
-// are not kept, that is, asked for. ANY THREAD; one mutex for each group of directories, held while
-// an answer is sent: after drop() no answer from before it is on its way.
+// A directory is *leased* (valid while the session's leases last), or only *valid until* a time of
+// its own (for a client that is alone, docs/decisions/0007). All names of a *complete* directory
+// are known: a name that was never put is absent. A name that a request in flight may change is
+// *unsure* until the reply says what it is now. Each name remembers whether the kernel was told of
+// it with a time: a recall removes the directory here and returns these names, whose dentries must
+// expire. A recalled directory is *contended* for kContended: its names get no time in the kernel,
+// so that the next recall has nothing to invalidate there. (An invalidation takes the directory's
+// lock, which a CREATE of this client that waits for us may hold.) A rename moves the kernel's
+// dentry with its time: moves().
+//
+// A process may not have stored yet what its LOOKUP was told within the last kSettling: Linux sets
+// the time of a dentry that it looked up again without a lock, even after an invalidation
+// (fuse_dentry_revalidate). drop() returns these names separately; they are invalidated once more.
+// An absent name gets kAbsentLife at most: a process that takes over the mount can list the names
+// that exist and have the kernel forget them, but cannot list the absent ones.
+//
+// A leased directory is *delegated* when its lease is exclusive: lanes add and remove names
+// themselves, and only they change a name that is certain here; put() of something else is too
+// late. The *home* of an inode is a delegated directory in which it has a certain name.
+//
+// A leased directory may have a *listing*: its names in the order of their cookies, from one cookie
+// on, as far as they were read. A name that this client removes is skipped in it; a name that is,
+// or may have been, added ends it.
+//
+// Bounded: directories and names beyond the bounds are not kept. ANY THREAD; one mutex for each
+// group of directories, held while an answer is sent: after drop() no older answer is on its way.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -51,44 +55,45 @@ class DentryTable {
   static constexpr std::chrono::milliseconds kSettling{100};
   static constexpr std::chrono::seconds kAbsentLife{1};
 
-  // Leases last until then; called with each renewal. ANY THREAD.
+  // Called with each renewal: the session's leases last until then.
   void believe(Clock::time_point until) noexcept {
     lease_until_.store(until.time_since_epoch().count());
   }
 
-  // An ENTRIES lease on it is held from now on.
+  // This client holds an ENTRIES lease on the directory from now on.
   void lease(uint64_t directory, Clock::time_point now);
-  // It is new, all its names are known: there are none.
+  // The directory is new: all its names are known, as there are none.
   void complete(uint64_t directory, Clock::time_point until);
-  // Its lease is exclusive: create() and remove() may change names until drop() or undelegate().
-  // False when it is not leased here, or contended.
+  // The directory's lease is exclusive: create(), remove() and rename() may change names until
+  // drop() or undelegate(). False when the directory is not leased here, or contended.
   bool delegate(uint64_t directory);
-  // After it create() and remove() change no more names.
+  // Once it returns, create(), remove() and rename() change no more names of the directory.
   void undelegate(uint64_t directory);
-  // Who has quotas was told, and holds until undelegate(): whoever gives somebody a quota takes all
-  // of the delegated directories back (docs/decisions/0015-quotas-by-size.md).
+  // The owners with quotas are known, until undelegate(): before the metaserver gives an owner a
+  // quota it recalls all delegated directories (docs/decisions/0015-quotas-by-size.md).
   void owners_told() noexcept { owners_known_.store(true); }
   bool any_delegated() const noexcept { return delegated_count_.load() != 0; }
   bool owners_known() const noexcept { return owners_known_.load() && any_delegated(); }
-  // Still complete, believed until then; nothing when it was forgotten here.
+  // The directory is still complete, and valid until then. Does nothing if it is not known here.
   void extend(uint64_t directory, Clock::time_point until);
-  // name is ino there, or absent (0). True when the kernel may be told so with a time. In a
-  // delegated directory nothing that is certain is changed by it.
+  // The name is ino's, or absent (0). True when the kernel may be told so with a time. In a
+  // delegated directory a name that is certain is not changed by it.
   bool put(uint64_t directory, std::string_view name, uint64_t ino, Clock::time_point now);
-  // The same of a name that the kernel is not told now; nothing for one that is there already.
+  // Like put() without telling the kernel; does nothing for a name that is known.
   void learn(uint64_t directory, std::string_view name, uint64_t ino);
-  // A request leaves that may change the name.
+  // A request is about to be sent that may change the name.
   void unsure(uint64_t directory, std::string_view name);
-  // A request leaves that may give what `name` is the name `new_name`. False when the kernel
-  // believes the first, so will believe the second, and there is no directory here to keep that in.
+  // A request is about to be sent that may rename `name` to `new_name`. False when the kernel has
+  // cached the first name, so will cache the second, and there is no entry here in which to
+  // remember that.
   bool moves(uint64_t directory, std::string_view name, uint64_t new_directory,
              std::string_view new_name);
   struct Dropped {
-    std::vector<std::string> told;      // names that the kernel believes
-    std::vector<std::string> settling;  // those that it may be about to believe once more
-    Clock::time_point looked_at{};      // when the last of these was told
+    std::vector<std::string> told;      // names that the kernel has cached
+    std::vector<std::string> settling;  // those that it may be about to cache once more
+    Clock::time_point looked_at{};      // when the last of these was answered
   };
-  // The lease is recalled: forgets the directory.
+  // The directory's lease is recalled: forgets the directory.
   Dropped drop(uint64_t directory, Clock::time_point now);
   void clear();
 
@@ -96,10 +101,10 @@ class DentryTable {
     enum class Kind : uint8_t { kUnknown, kAbsent, kPresent };
     Kind kind = Kind::kUnknown;
     uint64_t ino = 0;
-    std::chrono::nanoseconds valid{0};  // how long the kernel may believe it
+    std::chrono::nanoseconds valid{0};  // how long the kernel may cache it
   };
-  // Calls answer(found) with the directory's group locked, unless nothing is known; its result
-  // tells whether the kernel was answered. Answer: bool(const Found&).
+  // Calls answer(found), with the directory's group locked, if the name is known; it returns
+  // whether the kernel was answered. Answer: bool(const Found&).
   template <typename Answer>
   bool find(uint64_t directory, std::string_view name, Clock::time_point now, Answer answer) {
     Group& in = group(directory);
@@ -114,10 +119,10 @@ class DentryTable {
     return true;
   }
 
-  // Calls make(valid) with the directory's group locked if the directory is delegated and has no
-  // such name for certain; the inode that it returns has the name then, 0 leaves things as they
-  // are. True when there is an inode. Make: uint64_t(std::chrono::nanoseconds), which answers the
-  // kernel.
+  // Calls make(valid), with the directory's group locked, if the directory is delegated and the
+  // name is certainly absent. The name becomes that of the inode that make() returns; 0 changes
+  // nothing. True when there is an inode. Make: uint64_t(std::chrono::nanoseconds), which answers
+  // the kernel.
   template <typename Make>
   bool create(uint64_t directory, std::string_view name, Clock::time_point now, Make make) {
     Group& in = group(directory);
@@ -135,9 +140,9 @@ class DentryTable {
     return ino != 0;
   }
 
-  // Calls take(ino) with the directory's group locked if the directory is delegated and the name is
-  // there for certain; when it says so the name is gone. Take: bool(uint64_t), which answers the
-  // kernel: it believes the name no longer, so a recall need not speak of it.
+  // Calls take(ino), with the directory's group locked, if the directory is delegated and the name
+  // is certain; when it returns true the name is removed. Take: bool(uint64_t), which answers the
+  // kernel: the kernel drops the name then, so a recall need not invalidate it.
   template <typename Take>
   bool remove(uint64_t directory, std::string_view name, Clock::time_point now, Take take) {
     Group& in = group(directory);
@@ -151,10 +156,10 @@ class DentryTable {
     return true;
   }
 
-  // Calls take(ino, replaced) with the directory's group locked if the directory is delegated, the
-  // name is there for certain, and what the new one is is certain too: another inode, or nothing
-  // (0). When it says so the inode has the new name instead. Take: bool(uint64_t, uint64_t), which
-  // answers the kernel: its dentry goes along, with the time that it was told.
+  // Calls take(ino, replaced), with the directory's group locked, if the directory is delegated and
+  // both names are certain: the new one is absent (replaced: 0) or another inode's. When it returns
+  // true the inode has the new name instead. Take: bool(uint64_t, uint64_t), which answers the
+  // kernel: the kernel moves the dentry with its time.
   template <typename Take>
   bool rename(uint64_t directory, std::string_view name, std::string_view new_name,
               Clock::time_point now, Take take) {
@@ -169,7 +174,7 @@ class DentryTable {
     if (found.kind != Found::Kind::kPresent || taken.kind == Found::Kind::kUnknown) return false;
     if (other == nullptr) other = entry_of(*there, new_name);
     if (other == nullptr || found.ino == taken.ino) return false;
-    other->sure = true;  // what it is now, if it is new here: absent
+    other->sure = true;  // a new entry here is an absent name
     if (!take(found.ino, taken.ino)) return false;
     const bool told = entry->told || other->told;
     const uint32_t looked = std::max(entry->looked, other->looked);
@@ -180,8 +185,8 @@ class DentryTable {
     return true;
   }
 
-  // Calls change() with the group of the inode's home locked, so that whoever asks for its name
-  // comes after; returns what it says, false when it has no home. Change: bool().
+  // Calls change() with the group of the inode's home locked, so that lookups of its name come
+  // after it; returns its result, or false when the inode has no home. Change: bool().
   template <typename Change>
   bool at_home(uint64_t ino, Clock::time_point now, Change change) {
     const uint64_t directory = home_of(ino);
@@ -199,26 +204,26 @@ class DentryTable {
     uint64_t ino;
     uint64_t cookie;
   };
-  // A page of names as the metaserver gave it: those behind a cookie (0: from the first), in order.
-  // end: there are no more. asked: what changes() said before it was asked for.
+  // A page of names from the metaserver, in order: those behind a cookie (0: from the first). end:
+  // there are no more. asked: the value of changes() before the page was requested.
   struct Page {
     uint64_t behind;
     std::span<const Row> rows;
     bool end;
     uint64_t asked;
   };
-  // Rises with every change of names by this client, in whatever directory.
+  // Rises with every change of a name by this client, in any directory.
   uint64_t changes() const noexcept { return changes_.load(); }
-  // Continues the listing if the page does, else begins one. False when the page may be of before a
-  // change of this client's, or the directory is not one whose names the kernel may believe.
+  // Adds the page to the listing if it continues it, else begins a new one. False when the page may
+  // be older than a change by this client, or the kernel may not cache the directory's names.
   bool list(uint64_t directory, const Page& page, Clock::time_point now);
   enum class Given : uint8_t {
     kTaken,
-    kFull,     // it has no room for this one
-    kUnknown,  // it cannot be told: Python must be asked
+    kFull,     // there is no room for this one
+    kUnknown,  // lanes cannot answer it: Python must
   };
-  // Gives the names behind the cookie to each(row, valid) as long as they are taken, then calls
-  // done(), all with the directory's group locked; false, and no done(), when not even the first is
+  // Calls each(row, valid) for the names behind the cookie as long as it takes them, then done(),
+  // all with the directory's group locked. False, without done(), when not even the first name is
   // known, nor that there are none. Each: Given(const Row&, std::chrono::nanoseconds).
   template <typename Each, typename Done>
   bool give(uint64_t directory, uint64_t behind, Clock::time_point now, Each each, Done done) {
@@ -251,7 +256,7 @@ class DentryTable {
     uint64_t ino = 0;
     bool sure = false;
     bool told = false;
-    uint32_t looked = 0;  // stamp() of when a LOOKUP was told it with a time; 0: never
+    uint32_t looked = 0;  // stamp() of when a LOOKUP last got it with a time; 0: never
   };
   struct Hash {
     using is_transparent = void;
@@ -261,12 +266,12 @@ class DentryTable {
   };
   using Places = std::unordered_map<std::string, Name, Hash, std::equal_to<>>;
   struct Place {
-    Places::value_type* name;  // is not taken out of the names while this is there
+    Places::value_type* name;  // stays among the directory's names as long as this does
     uint64_t cookie;
   };
   struct Listing {
-    uint64_t from;     // what comes behind this cookie is in rows
-    bool end = false;  // and that is all there is
+    uint64_t from;     // rows has what comes behind this cookie
+    bool end = false;  // there are no more
     std::vector<Place> rows{};
 
     std::vector<Place>::const_iterator first_behind(uint64_t cookie) const {
@@ -281,23 +286,23 @@ class DentryTable {
     bool contended = false;
     bool delegated = false;
     Places names;
-    std::unique_ptr<Listing> listing;  // nullptr: none is known
-    uint64_t changed = 0;              // by this client: what changes_ was then
+    std::unique_ptr<Listing> listing;  // may be nullptr
+    uint64_t changed = 0;              // value of changes_ at this client's last change
   };
   struct alignas(64) Group {
     std::mutex mu;
     std::unordered_map<uint64_t, Directory> directories;        // guarded by mu
-    std::unordered_map<uint64_t, Clock::time_point> contended;  // guarded by mu: until when
+    std::unordered_map<uint64_t, Clock::time_point> contended;  // guarded by mu: the end
   };
   static constexpr size_t kGroupCount = 32;
-  // Locked behind a directory's group.
+  // Locked after a directory's group, never before.
   struct alignas(64) Homes {
     std::mutex mu;
     std::unordered_map<uint64_t, uint64_t> directories;  // by inode. guarded by mu
   };
-  static constexpr size_t kHomesMax = 1u << 18;  // the others have none
+  static constexpr size_t kHomesMax = 1u << 18;  // inodes beyond this have none
 
-  // Milliseconds, never 0; begins again after 49 days.
+  // In milliseconds, never 0; it wraps around after 49 days.
   static uint32_t stamp(Clock::time_point now) noexcept {
     const auto since =
         std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
@@ -311,10 +316,10 @@ class DentryTable {
   Name* entry_of(Directory& there, std::string_view name);
   bool may_list(const Directory* there, Clock::time_point now) const noexcept;
   void changed(Directory& there) noexcept { there.changed = ++changes_; }
-  // A name may be there that the listing does not have.
+  // A name was, or may have been, added that the listing does not have.
   void came(Directory& there) noexcept;
   void set(uint64_t directory, const Directory& there, Name& entry, const Name& now);
-  // The name is gone for certain; where all are known none is kept for that.
+  // The name is removed for certain. In a complete directory no entry is kept for it.
   void take_out(uint64_t directory, Directory& there, std::string_view name, Name& entry);
   Homes& homes_of(uint64_t ino) noexcept { return homes_[ino % homes_.size()]; }
   uint64_t home_of(uint64_t ino);

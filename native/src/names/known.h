@@ -1,5 +1,5 @@
-// Attributes that lanes may tell: of the table, or of a file that is known by its directory's
-// grant, which are in the table from then on. ANY THREAD.
+// The attributes with which lanes may answer: those of the attribute table, and those of files that
+// are known by their directory's grant, which are copied into the table first. ANY THREAD.
 #pragma once
 #include <cstdint>
 #include <optional>

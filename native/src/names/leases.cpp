@@ -1,4 +1,4 @@
-// Names: what a recall makes void, here and in the kernel.
+// Names: what a recall invalidates, here and in the kernel.
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -9,23 +9,23 @@ namespace braidfs::names {
 
 namespace {
 
-// How long a process takes to note what it was told, at most; and what is tried for one that was
-// held up.
+// How long a process takes at most to store what its LOOKUP was told, and the later attempts for a
+// process that was held up.
 constexpr auto kSettles = std::chrono::milliseconds(20);
 constexpr std::array kSettlesLate{std::chrono::milliseconds(200), std::chrono::milliseconds(2000)};
 
 }  // namespace
 
-// What a recall makes void: now; once more; and behind its mark, which does not come before
-// `until`.
+// Notifications of a recall: to be sent now, once more, and behind its mark, which is not reached
+// before `until`.
 struct Names::LostBatch {
   std::vector<fuse::Notification> now, again, behind;
   DentryTable::Clock::time_point until{};
 };
 
-// What a LOOKUP was told a moment ago is believed once more when its process comes to it: such
-// names expire again before the lease is given back, and a few times after, for a process that was
-// held up.
+// The kernel caches what a LOOKUP was told a moment ago when its process runs again: such names
+// expire once more before the lease is returned, and a few times after, for a process that was held
+// up.
 size_t Names::drop_names(uint64_t ino, LostBatch& lost) {
   auto dropped = dentries_.drop(ino, DentryTable::Clock::now());
   for (const std::string& name : dropped.told) lost.now.push_back(session_.name_expiry(ino, name));

@@ -24,7 +24,7 @@ class Dirents {
  public:
   explicit Dirents(uint32_t size) : size_(size) { bytes_.reserve(size); }
 
-  // False: no room. nodeid 0: the kernel learns nothing of the inode.
+  // Adds an entry. False: there is no room. nodeid 0: the kernel caches nothing of the inode.
   bool add(std::string_view name, uint64_t cookie, const fuse_entry_out& entry) {
     const size_t length = FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET_DIRENTPLUS + name.size());
     if (bytes_.size() + length > size_) return false;
@@ -70,7 +70,7 @@ bool Lister::read(uint64_t directory, uint64_t offset, uint32_t size, const Send
   return is_given;
 }
 
-// False: their numbers are not known.
+// Adds "." and "..". False: their inode numbers are not known.
 bool Lister::add_dots(Dirents& dirents, uint64_t directory, uint64_t offset,
                       Clock::time_point now) const {
   if (offset >= kParentCookie) return true;

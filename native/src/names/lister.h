@@ -1,6 +1,6 @@
-// READDIRPLUS by what lanes know: a directory's listing (dentry_table.h) with the attributes of
-// each name, both under leases. An answer ends before the first name that may not be told; one that
-// would have none is Python's. ANY THREAD.
+// READDIRPLUS answered by lanes: from a directory's listing (dentry_table.h) and the attributes of
+// each name, both under leases. An answer ends before the first name that is not known; if that is
+// the very first, Python answers. ANY THREAD.
 #pragma once
 #include <linux/fuse.h>
 
@@ -16,14 +16,14 @@
 
 namespace braidfs::names {
 
-// Names that were given, as the body of a reply.
+// The body of a reply with the names so far.
 class Dirents;
 
 class Lister {
  public:
   using Clock = DentryTable::Clock;
   using Send = std::function<void(std::span<const std::byte> body)>;
-  // Of the entries that every directory has (fsclient/fs/directories.py).
+  // Cookies of "." and "..", as in fsclient/fs/directories.py.
   static constexpr uint64_t kSelfCookie = 1, kParentCookie = 2;
 
   Lister(Known known, DentryTable& dentries, fuse::DataHandler& file_bytes,
@@ -33,8 +33,8 @@ class Lister {
   // Before the first request.
   void root(uint64_t ino) noexcept { root_ino_ = ino; }
 
-  // What lies behind the offset, at most that many bytes: send() is called while the directory's
-  // names cannot be recalled. False: it was not.
+  // Answers with the names behind the offset, in at most `size` bytes: send() is called while the
+  // directory's names cannot be recalled. False: it was not called.
   bool read(uint64_t directory, uint64_t offset, uint32_t size, const Send& send);
   uint64_t answered() const noexcept { return answered_.load(std::memory_order_relaxed); }
 

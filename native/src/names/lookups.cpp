@@ -5,8 +5,8 @@
 
 namespace braidfs::names {
 
-// The question whether lanes are ahead comes before the look into the table: what they wrote until
-// then is in it.
+// is_ahead() is called before the table is read: the table then has what lanes wrote until that
+// call.
 bool Names::getattr(const fuse::RequestHead& head) {
   const uint64_t ino = ino_of(head.nodeid);
   if (file_bytes_.is_ahead(ino)) return false;
@@ -16,7 +16,7 @@ bool Names::getattr(const fuse::RequestHead& head) {
   return true;
 }
 
-// "braidfs." attributes are made up by the metaserver: an inode without any record has them too.
+// The metaserver computes "braidfs." attributes: even an inode without stored attributes has them.
 bool Names::getxattr(const fuse::RequestHead& head, std::string_view name) {
   if (name.starts_with("braidfs.")) return false;
   const uint64_t ino = ino_of(head.nodeid);
@@ -34,7 +34,7 @@ bool Names::lookup(const fuse::RequestHead& head, std::string_view name) {
   });
 }
 
-// An absent name with a time is an entry of node 0, one without is an error.
+// An absent name with a time is answered as an entry of node 0, one without a time as an error.
 bool Names::answer_name(const fuse::RequestHead& head, const DentryTable::Found& found,
                         Clock::time_point now) {
   fuse_entry_out out{};

@@ -1,11 +1,11 @@
-// The names that lanes answer: what this client knows about names and attributes under its leases,
-// and what it changes itself in directories that are delegated to it.
+// The requests about names that lanes answer: from what this client knows of names and attributes
+// under its leases, and in directories that are delegated to it by changing them.
 //
-// Names is the NameHandler of the mount. It owns the tables, answers requests from them through
-// the session, and leaves to Python what it does not know for certain. Python fills the tables
-// (bindings); a recall empties them (drop_leases). Each table has its own mutexes; where several
-// are held, they are taken in the order of a directory's names, a child, attributes, delegated
-// changes. The requests: lookups.cpp, opening.cpp, creating.cpp, setting.cpp, cutting.cpp,
+// Names is the NameHandler of the mount. It owns the tables, answers requests from them through the
+// session, and leaves to Python what it does not know for certain. Python fills the tables
+// (bindings); a recall empties them (drop_leases). Each table has its own mutexes; when several are
+// held, they are locked in the order: a directory's names, a child, attributes, delegated changes.
+// The requests are in lookups.cpp, opening.cpp, creating.cpp, setting.cpp, cutting.cpp,
 // renaming.cpp. Threads: NameHandler's methods on lanes; everything else ANY THREAD.
 #pragma once
 #include <cstdint>
@@ -28,8 +28,8 @@
 
 namespace braidfs::names {
 
-// An inode on which a lease is lost, and the pages of it that may be locked by READs which wait for
-// this very loss: nobody waits for theirs.
+// An inode on which a lease is lost, and the ranges of pages that may be locked by READs which wait
+// for this loss itself: its mark does not wait for their invalidation.
 struct LostLease {
   uint64_t ino;
   fuse::Ranges locked = {};
@@ -37,7 +37,7 @@ struct LostLease {
 
 class Names final : public fuse::NameHandler {
  public:
-  // changes_wait: called on a lane when the first change waits to be taken by Python.
+  // changes_wait: called on a lane when a first change waits for Python to take it.
   Names(fuse::DataHandler& file_bytes, fuse::FuseSession& session,
         std::function<void()> changes_wait);
 
@@ -58,15 +58,15 @@ class Names final : public fuse::NameHandler {
   bool unlink(const fuse::RequestHead& head, std::string_view name) override;
   bool rename(const fuse::RequestHead& head, const fuse::RenameRequest& request) override;
 
-  // What a lane would answer to READDIRPLUS now. False: it would ask Python.
+  // The answer of a lane to READDIRPLUS now. False: it would leave the request to Python.
   bool list(uint64_t directory, uint64_t offset, uint32_t size, const Lister::Send& send) {
     return lister_.read(directory, offset, size, send);
   }
 
-  // Leases are lost: the tables forget what was known under them and the kernel is told to;
-  // SessionObserver::notified(token) comes when the kernel has been told. Without a facet: when
-  // what was notified of pages before has reached it; without inodes: when all of it has. Returns
-  // how many names the kernel believed.
+  // Leases are lost: the tables forget what was known under them, and the kernel is told to do the
+  // same; SessionObserver::notified(token) is called when it has. Without a facet: when the kernel
+  // has all earlier notifications of pages; without inodes: when it has all earlier notifications.
+  // Returns how many names the kernel had cached.
   size_t drop_leases(uint64_t token, std::span<const LostLease> lost, uint32_t facets);
 
   AttributeTable& attributes() noexcept { return attributes_; }
@@ -96,7 +96,7 @@ class Names final : public fuse::NameHandler {
   // opening.cpp
   fuse::Opening open_child(uint64_t ino, uint64_t fh, uint32_t open_flags);
   bool open_sealed_child(uint64_t ino, uint64_t fh);
-  // creating.cpp. The inode of the new file, after the kernel was answered; 0: it could not be made
+  // creating.cpp. Answers the kernel and returns the inode of the new file; 0: it could not be made
   // here.
   uint64_t give_birth(const fuse::RequestHead& head, const fuse_create_in& in,
                       std::string_view name, std::chrono::nanoseconds valid);
@@ -107,18 +107,19 @@ class Names final : public fuse::NameHandler {
                     Ahead ahead);
   // cutting.cpp
   bool cut(const fuse::RequestHead& head, const fuse_setattr_in& in);
-  // renaming.cpp. False: the name cannot be taken away, or changed, here.
+  // renaming.cpp. False: the name cannot be removed, or renamed, here.
   bool take_name(uint64_t parent, std::string_view name, uint64_t ino);
   bool take_move(Move move);
-  // False: the inode is in use here, which Python has to deal with first.
+  // Forgets the inode's entry by its directory's grant. False: it is in use, so Python must act
+  // first.
   bool let_go(uint64_t ino, Clock::time_point now);
-  // Whether there is room for one more change that the metaserver has not answered, and make() made
-  // it.
+  // Calls make() if there is room for one more change that the metaserver has not answered. True:
+  // there was, and make() made the change.
   template <typename Make>
   bool with_room(Make make) {
     if (!journal_.take_room()) return false;
     if (make()) return true;
-    journal_.changes_told(1);  // the room
+    journal_.changes_told(1);  // frees the room
     return false;
   }
   void push(Change change);
@@ -137,7 +138,7 @@ class Names final : public fuse::NameHandler {
   Lister lister_;
 };
 
-// What a SETATTR sets (FATTR_*) is the size of an open file, and nothing else.
+// Whether a SETATTR (FATTR_*) sets the size of an open file and nothing else.
 bool cuts_alone(uint32_t valid) noexcept;
 
 }  // namespace braidfs::names

@@ -1,4 +1,4 @@
-// Names: OPENs that lanes answer themselves, and how the kernel reads with their handles.
+// Names: OPENs that lanes answer themselves, and how the kernel reads through their handles.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -11,8 +11,8 @@ namespace braidfs::names {
 using fuse::Opening;
 using fuse::Passing;
 
-// An OPEN for reading, of a file that Python keeps open or that is known by its directory's grant:
-// its bytes are leased, so the kernel's pages are right if they are from since then.
+// An OPEN for reading of a file that Python keeps open or that is known by its directory's grant.
+// Its bytes are leased, so the kernel's pages are right if they were read since then.
 bool Names::open(const fuse::RequestHead& head, uint32_t open_flags) {
   if ((open_flags & O_ACCMODE) != O_RDONLY || (open_flags & (O_TRUNC | O_DIRECT)) != 0)
     return false;
@@ -52,7 +52,7 @@ Opening Names::open_child(uint64_t ino, uint64_t fh, uint32_t open_flags) {
 }
 
 bool Names::read_unopened(const fuse::ReadRequest& request) {
-  const uint64_t ino = request.head.nodeid;  // a file, so not the root
+  const uint64_t ino = request.head.nodeid;  // it is a file, so not the root
   fuse::ReadRequest opened = request;
   opened.fh = journal_.next_handle();
   opened.closes = true;

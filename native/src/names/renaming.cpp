@@ -5,7 +5,7 @@
 
 namespace braidfs::names {
 
-// Removes a name from a delegated directory, of a file that nobody has open. Python does all other
+// Removes the name of a file that nobody has open from a delegated directory. Python does all other
 // removals.
 bool Names::unlink(const fuse::RequestHead& head, std::string_view name) {
   const uint64_t parent = ino_of(head.nodeid);
@@ -27,15 +27,13 @@ bool Names::take_name(uint64_t parent, std::string_view name, uint64_t ino) {
          });
 }
 
-// Forgets what the directory's grant says of the inode. False: the inode is in use here, which
-// Python has to deal with first.
 bool Names::let_go(uint64_t ino, Clock::time_point now) {
   known().learn(ino, now);
   return children_.drop_unless(ino, [&](bool) { return file_bytes_.is_busy(ino); });
 }
 
-// A name of something that is no directory becomes another name in the same delegated directory; an
-// inode that had that name must be open nowhere. Python does all other renames.
+// Renames an inode that is no directory within one delegated directory; an inode that had the new
+// name must be open nowhere. Python does all other renames.
 bool Names::rename(const fuse::RequestHead& head, const fuse::RenameRequest& request) {
   const uint64_t parent = ino_of(head.nodeid);
   const auto take = [&](uint64_t ino, uint64_t replaced) {

@@ -1,5 +1,5 @@
 // Names: SETATTR of a file that only this client may write, or that nobody has open and whose name
-// is in a directory that is delegated (docs/decisions/0024-settings.md).
+// is in a delegated directory (docs/decisions/0024-settings.md). Python does every other SETATTR.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ Setting setting_of(const fuse_setattr_in& in, uint64_t ino) {
   return setting;
 }
 
-// The record as this client sees it: what was written is in it.
+// The record as this client sees it, with what was written but not committed.
 record::Record with_written(const Setting& setting, const fuse::DataHandler::Ahead& ahead) {
   record::Record record = setting.record;
   if (ahead.size > record::field<uint64_t>(record, record::kSize)) {
@@ -71,12 +71,10 @@ void set_in_record(const Setting& setting, record::Record& record) {
 
 }  // namespace
 
-// Of a file that only this client may write, or that nobody has open and whose name is in a
-// directory that is delegated; everything else is Python's.
 bool Names::setattr(const fuse::RequestHead& head, const fuse_setattr_in& in) {
   if (cuts_alone(in.valid)) return cut(head, in);
   if ((in.valid & ~kSettable) != 0 || (in.valid & kSets) == 0) return false;
-  if (!dentries_.any_delegated()) return false;  // Python looks for changes only while one is
+  if (!dentries_.any_delegated()) return false;  // else Python does not look for changes
   const uint64_t ino = ino_of(head.nodeid);
   const Setting setting = setting_of(in, ino);
   const bool sets_mtime = (setting.valid & kSetMtime) != 0;
@@ -100,7 +98,8 @@ bool Names::setattr(const fuse::RequestHead& head, const fuse_setattr_in& in) {
   });
 }
 
-// ahead(record): what lanes know that the record does not; nothing when it may not be set here.
+// ahead(record): what lanes know beyond the record; nothing when the attributes may not be set
+// here.
 template <typename Ahead>
 bool Names::take_setting(const fuse::RequestHead& head, Setting setting, Clock::time_point now,
                          Ahead ahead) {
@@ -126,7 +125,8 @@ bool Names::take_setting(const fuse::RequestHead& head, Setting setting, Clock::
   return true;
 }
 
-// Set-id bits, which a change of owner takes away, and owners that may have quotas are Python's.
+// Files with set-ID bits, which a change of owner clears, and owners that may have quotas are left
+// to Python.
 bool Names::may_be_set(const record::Record& record, const Setting& setting) {
   if ((setting.valid & (kSetUid | kSetGid | kSetKillSuidgid)) == 0) return true;
   const auto uid = record::field<uint32_t>(record, record::kUid);

@@ -21,8 +21,8 @@ namespace braidfs::fuse {
 namespace {
 
 constexpr int kAnswersPerTurn = 64;
-constexpr size_t kAnswerBytesMax = kUpcallBytesMax;  // xattrs stay below
-// A SEQPACKET message has to fit into the sender's buffer whole (else EMSGSIZE).
+constexpr size_t kAnswerBytesMax = kUpcallBytesMax;  // extended attributes stay below
+// A whole SEQPACKET message has to fit into the sender's buffer (else EMSGSIZE).
 constexpr int kSocketBytesNeeded = static_cast<int>(2 * kUpcallBytesMax);
 
 int grow_buffer(int socket, int bytes) {
@@ -48,15 +48,16 @@ int make_pair(net::UniqueFd& own, net::UniqueFd& other) {
   return 0;
 }
 
-// Of a request that nobody answers. For any other error than ENOMEM and EINTR Linux gives up a name
-// that it asks for again, with all that is mounted below it.
+// The error for a request that nobody will answer. When a name is looked up again and the error is
+// neither ENOMEM nor EINTR, Linux drops the name with all that is mounted below it.
 constexpr int error_of_none(uint32_t opcode) noexcept {
   return opcode == FUSE_LOOKUP ? ENOMEM : EIO;
 }
 
 }  // namespace
 
-// A request on its way to pyfuse3: the head with what native changes in it, then the rest as it is.
+// A request on its way to pyfuse3: its head, with what native changes in it, then the unchanged
+// rest.
 struct Bridge::Message {
   static constexpr size_t kHead = sizeof(fuse_in_header) + sizeof(fuse_read_in);
 
@@ -200,7 +201,8 @@ void Bridge::upcall(const UpcallRequest& request) {
   }
 }
 
-// Into the socket, else into the queue; false when there is no room or nobody to read.
+// Sends to the socket, or queues if the socket is full. False when the queue is full, too, or
+// pyfuse3 has closed its end.
 bool Bridge::deliver(const Message& message) {
   const std::scoped_lock lock(mu_);
   ++counts_.upcalls;
@@ -292,7 +294,7 @@ void Bridge::run() {
   }
 }
 
-// Reads what pyfuse3 wrote; false when its end is closed.
+// Reads what pyfuse3 wrote. False when pyfuse3 has closed its end.
 bool Bridge::receive() {
   for (int count = 0; count < kAnswersPerTurn; ++count) {
     const ssize_t length = ::recv(socket_.get(), answer_.data(), answer_.size(), MSG_DONTWAIT);
@@ -303,7 +305,7 @@ bool Bridge::receive() {
   return true;
 }
 
-// Everything that was in the socket first, then the notifications.
+// Handles every answer that is in the socket, then pushes the notifications.
 bool Bridge::receive_behind(std::vector<Notification> batch) {
   int bytes = 0;
   bool connected = ::ioctl(socket_.get(), FIONREAD, &bytes) == 0;
@@ -319,12 +321,12 @@ bool Bridge::receive_behind(std::vector<Notification> batch) {
   return connected;
 }
 
-// What tells a size may have to wait for pages that are cut (eof_pages.h); an answer under a
-// directory's lock must not, and tells the size as the kernel knows it.
+// An answer with a file's size may have to wait for EOF pages (eof_pages.h). An answer under a
+// directory's lock must not wait: its size is clipped to what the kernel knows.
 void Bridge::send(const Upcall& upcall, std::span<std::byte> answer) {
   if (!eof_pages_.empty()) {
-    if (const auto told = reply_size(upcall, answer)) {
-      if (eof_pages_.keeps(upcall.nodeid, *told, upcall.channel, answer)) return;
+    if (const auto size = reply_size(upcall, answer)) {
+      if (eof_pages_.keeps(upcall.nodeid, *size, upcall.channel, answer)) return;
     } else {
       clip_sizes(upcall, answer, eof_pages_);
     }
@@ -336,7 +338,7 @@ void Bridge::take_answer(std::span<std::byte> answer) {
   const auto header = load<fuse_out_header>(answer);
   if (!header || header->len > answer.size()) return;
   if (header->unique == kUpcallInitUnique) {
-    if (header->error != 0) observer_.log(40, "pyfuse3 refused the INIT it was given");
+    if (header->error != 0) observer_.log(40, "pyfuse3 refused the INIT that it was sent");
     return;
   }
   if (header->unique == 0) {
@@ -358,7 +360,8 @@ bool Bridge::forgets_are_due() const {
   return !forgets_.empty() && (forgets_.size() >= kForgetsPerBatch || Clock::now() >= forgets_due_);
 }
 
-// mu_ is held. Until the forgets are due; once they are, the socket says when it has room.
+// mu_ is held. The time until the forgets are due; once they are, poll() waits for room in the
+// socket.
 int Bridge::wait_ms() const {
   if (forgets_.empty() || forgets_are_due()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(forgets_due_ - Clock::now());
@@ -379,7 +382,7 @@ void Bridge::flush() {
   }
 }
 
-// mu_ is held. Sends one batch; false when the socket takes no more.
+// mu_ is held. Sends one batch. False when the socket is full.
 bool Bridge::flush_forgets() {
   const size_t count = std::min(forgets_.size(), kForgetsPerBatch);
   const fuse_batch_forget_in batch{static_cast<uint32_t>(count), 0};
@@ -403,10 +406,10 @@ bool Bridge::flush_forgets() {
   return true;
 }
 
-// Nobody will answer: EIO for all that wait, and nothing is kept for later. Upcalls from now on are
-// refused by the socket, calls by python_gone_.
+// Python is gone: all waiting requests get an error, and nothing is kept for later. The socket
+// refuses later upcalls, and python_gone_ later calls.
 void Bridge::python_gone() {
-  python_gone_ = true;  // before the slots are emptied: call() looks after it filled one
+  python_gone_ = true;  // before the slots are emptied: call() checks it after it took one
   {
     const std::scoped_lock lock(mu_);
     queue_.clear();

@@ -1,17 +1,17 @@
-// The way of requests to pyfuse3 and of its answers back: a SOCK_SEQPACKET socketpair that pyfuse3
-// takes for /dev/fuse, a table of what it is working on, and one thread.
+// Carries requests to pyfuse3 and its answers back: a SOCK_SEQPACKET socketpair that pyfuse3 uses
+// in place of /dev/fuse, a table of the requests that it works on, and one thread.
 //
-// Down: a lane sends the request itself, non-blocking, with the slot in place of the pid; when the
-// socket is full the request waits in a bounded queue that the bridge thread empties, so that a
-// busy Python never stops a lane. FORGETs are added up per inode (at most one entry for each inode
-// that Python knows) and sent by the bridge thread in batches: nobody waits for them, so they
-// gather for kForgetsGather, or until a batch is full; one by one they would wake Python for each
-// file that is removed. Up: the bridge thread reads each answer and writes it to the channel that
-// its request came from; unique 0 goes to the notifier. When pyfuse3's end closes, everything that
-// waits for it gets EIO.
+// To Python: a lane sends the request itself, non-blocking, with the slot in place of the pid. When
+// the socket is full, the request waits in a bounded queue that the bridge thread empties, so that
+// a busy Python never stops a lane. FORGETs are added up per inode (at most one entry for each
+// inode that Python knows) and sent by the bridge thread in batches: nobody waits for them, so a
+// batch is sent when it is full or kForgetsGather old; single ones would wake Python for each
+// removed file. From Python: the bridge thread reads each answer and writes it to the channel that
+// its request came from; unique 0 goes to the notifier. When pyfuse3 closes its end, every request
+// that waits for it gets EIO.
 //
-// Opcodes that pyfuse3 does not know (calls) get a slot like the others, so that they are found by
-// INTERRUPT, but reach Python as events; answer() sends what Python makes of them.
+// Requests with opcodes that pyfuse3 does not know (calls) get a slot as well, so that INTERRUPT
+// finds them, but reach Python as events; answer() sends Python's answer.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -39,9 +39,9 @@ struct BridgeCounts {
   uint64_t upcalls = 0;
   uint64_t calls = 0;
   uint64_t answers = 0;
-  uint64_t queued = 0;   // upcalls that found the socket full
-  uint64_t refused = 0;  // for want of a slot or of room in the queue
-  uint64_t unknown = 0;  // answers to no request
+  uint64_t queued = 0;   // upcalls for which the socket was full
+  uint64_t refused = 0;  // there was no slot, or no room in the queue
+  uint64_t unknown = 0;  // answers to unknown requests
   uint64_t forgets = 0;
   uint64_t interrupts = 0;
 };
@@ -52,13 +52,13 @@ class Bridge final : public UpcallSink {
   static constexpr size_t kForgetsPerBatch = 2048;
   static constexpr std::chrono::milliseconds kForgetsGather{50};
   static constexpr int kSocketBytes = 4 << 20;
-  static constexpr uint32_t kCallsMax = 1u << 14;  // waiting locks are most of them
+  static constexpr uint32_t kCallsMax = 1u << 14;  // most of them are waiting locks
 
-  // Takes a READ that Python has opened a file for, with the handle and its body; false: there is
-  // no room.
+  // Takes a READ for which Python has opened the file, with the handle and the READ's body. False:
+  // there is no room.
   using ReadAgain = std::function<bool(const Upcall& read, std::span<const std::byte> opened)>;
 
-  // pass: of files that Python opened (open_reply.h); empty where none passes through.
+  // pass: for files that Python opened (open_reply.h); empty without passthrough.
   Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
          const ClosingTable& closing, EofPages& eof_pages, ReadAgain read_again, Pass pass);
   ~Bridge() override { stop(); }
@@ -75,12 +75,12 @@ class Bridge final : public UpcallSink {
   std::optional<Waiting> waiting(uint64_t unique) override;  // ANY LANE
   bool interrupt(uint64_t unique) override;                  // ANY LANE
 
-  // The answer of a FLUSH that Python has to see first (closing_table.h). ANY THREAD.
+  // A FLUSH with this result, which Python handles and answers (closing_table.h). ANY THREAD.
   void flushed(const FlushRequest& request, int error);
-  // Python's answer to a call. ANY THREAD. False when no call has that slot (any more).
+  // Python's answer to a call. False when no call has that slot, or has it any more. ANY THREAD.
   bool answer(uint32_t slot, int error, std::span<const std::byte> body);
-  // ANY THREAD. To the notifier, behind every answer that pyfuse3 has written until now: what the
-  // kernel is told by such an answer must not come after the notification that makes it void.
+  // ANY THREAD. Passes the batch to the notifier, behind every answer that pyfuse3 has written so
+  // far: the kernel must not get such an answer after the notification that invalidates it.
   void notify_behind(std::vector<Notification> batch);
 
   const SlotTable& slots() const noexcept { return slots_; }
@@ -127,7 +127,7 @@ class Bridge final : public UpcallSink {
   std::deque<Bytes> queue_;                         // guarded by mu_
   size_t queue_bytes_ = 0;                          // guarded by mu_
   std::unordered_map<uint64_t, uint64_t> forgets_;  // guarded by mu_: nodeid to lookups
-  Clock::time_point forgets_due_;                   // guarded by mu_: of the oldest among them
+  Clock::time_point forgets_due_;                   // guarded by mu_: set by the oldest one
   std::vector<Notification> behind_;                // guarded by mu_: see notify_behind()
   BridgeCounts counts_;                             // guarded by mu_
 };

@@ -101,7 +101,7 @@ int Channels::duplicate(std::vector<net::UniqueFd>& fds) const {
 void Channels::close() noexcept {
   const net::UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   for (auto& clone : clones_) {
-    if (nowhere) ::dup3(nowhere.get(), clone.get(), O_CLOEXEC);  // keeps the number taken
+    if (nowhere) ::dup3(nowhere.get(), clone.get(), O_CLOEXEC);  // keeps the fd's number in use
   }
 }
 

@@ -1,9 +1,9 @@
-// The clones of /dev/fuse, one per lane, as places to write answers to. ANY THREAD: the fds are
+// The clones of /dev/fuse, one per lane, to which answers are written. ANY THREAD: the fds are
 // fixed at construction and the kernel serialises writes; counters are atomic.
 //
-// An answer goes to the clone that its request was read from: elsewhere the kernel says ENOENT.
-// ENOENT also says that the request ended meanwhile (connection aborted, ENODEV: unmounted); then
-// the answer is void, which is counted and otherwise ignored. An answer that the kernel finds wrong
+// An answer is written to the clone from which its request was read: at another the kernel returns
+// ENOENT. ENOENT also means that the request has ended (connection aborted; ENODEV: unmounted).
+// Such an answer is void: it is counted and otherwise ignored. An answer that the kernel rejects
 // (EINVAL) is followed by EIO, so that no caller waits for ever.
 #pragma once
 #include <atomic>
@@ -33,19 +33,19 @@ class Channels final : public Replier {
                   bool keeps_pages) noexcept override;
   bool store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept override;
 
-  // A success with these bytes behind the header.
+  // Answers with success and this body.
   void reply_body(Channel channel, uint64_t unique, std::span<const std::byte> body) noexcept;
-  // A whole reply, header included; at least a header long.
+  // Sends a whole reply, which includes the header.
   void send(Channel channel, std::span<const std::byte> reply) noexcept;
-  // Asks the kernel to send an INTERRUPT again: its request was read on a lane that has not come to
-  // it yet. Only the clone that read that request takes this, so all are tried.
+  // Asks the kernel to send an INTERRUPT again, whose request was read on a lane that has not
+  // handled it yet. Only the clone that read that request accepts this, so all are tried.
   void reply_again(uint64_t interrupt_unique) noexcept;
 
-  // Lets go of the kernel (the connection ends when nobody else holds it). Answers that still come
-  // from other threads go nowhere.
+  // Closes the clones (the connection ends when nobody else holds it). Later answers from other
+  // threads are dropped.
   void close() noexcept;
 
-  // Other fds of the same clones, to be kept over exec(2). 0 or -errno.
+  // Duplicates the clones' fds, to be kept over exec(2). 0 or -errno.
   int duplicate(std::vector<net::UniqueFd>& fds) const;
 
   uint64_t sent() const noexcept { return sent_.load(std::memory_order_relaxed); }

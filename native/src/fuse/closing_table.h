@@ -1,11 +1,11 @@
-// Inodes on which this client has, or had, locks: closing one of their files is no affair of the
-// lanes alone, because the locks of whoever closes go with it (rule 5).
+// The inodes on which this client has, or had, locks: lanes alone cannot close their files, because
+// a close also drops the locks of its owner (rule 5).
 //
-// Python puts an inode in at its first lock and takes it out when its last handle is closed. While
-// it is in: opens get no FOPEN_NOFLUSH, and the answer to a FLUSH, once the written bytes are where
-// they belong, is kept back and goes to Python as a CALL, which drops the locks of the lock owner
-// and answers. So a lock is free only after the bytes written under it can be read by others.
-// ANY THREAD. Inodes are counted in an atomic, so that without locks there is nothing to pay.
+// Python adds an inode at its first lock and removes it when its last handle is closed. In between,
+// opens get no FOPEN_NOFLUSH, and the answer to a FLUSH, once the written bytes are where they
+// belong, is held back and goes to Python as a CALL; Python drops the locks of the lock owner and
+// answers. So a lock is free only after others can read the bytes that were written under it. ANY
+// THREAD. An atomic counts the inodes, so that without locks no mutex is locked.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -35,13 +35,13 @@ class ClosingTable {
     const std::scoped_lock lock(mu_);
     return inodes_.contains(nodeid);
   }
-  // Before the FLUSH goes to the lanes' half: its answer is to be kept back.
+  // Called before the DataHandler gets the FLUSH: its answer is to be held back.
   void expect(const FlushRequest& request) {
     const std::scoped_lock lock(mu_);
     waiting_.emplace(request.head.unique, request);
     count_ = inodes_.size() + waiting_.size();
   }
-  // The FLUSH with this unique is answered now: what it was, if its answer is to be kept back.
+  // The FLUSH with this unique is answered: returns it if its answer is to be held back.
   std::optional<FlushRequest> take(uint64_t unique) {
     if (count_.load(std::memory_order_acquire) == 0) return std::nullopt;
     const std::scoped_lock lock(mu_);

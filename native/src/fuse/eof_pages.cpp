@@ -22,13 +22,13 @@ uint64_t EofPages::begin(uint64_t nodeid) {
 bool EofPages::cut(uint64_t nodeid, uint64_t read, uint64_t file_end) {
   const std::scoped_lock lock(mu_);
   File& file = files_.at(nodeid);
-  if (file.was_told && file.told > file_end) return false;
+  if (file.has_size && file.size > file_end) return false;
   file.reads.at(read) = file_end;
   return true;
 }
 
 void EofPages::end(uint64_t nodeid, uint64_t read, const Send& send) {
-  std::vector<Reply> free;
+  std::vector<Reply> due;
   {
     const std::scoped_lock lock(mu_);
     File& file = files_.at(nodeid);
@@ -39,13 +39,13 @@ void EofPages::end(uint64_t nodeid, uint64_t read, const Send& send) {
                          [](const auto& it) { return it.second != kNotCut; });
     };
     while (!file.replies.empty() && !waits(file.replies.front())) {
-      free.push_back(std::move(file.replies.front()));
+      due.push_back(std::move(file.replies.front()));
       file.replies.pop_front();
     }
     if (file.reads.empty()) files_.erase(nodeid);
     count_.store(files_.size(), std::memory_order_release);
   }
-  for (const Reply& reply : free) send(reply.channel, reply.bytes);
+  for (const Reply& reply : due) send(reply.channel, reply.bytes);
 }
 
 bool EofPages::keeps(uint64_t nodeid, uint64_t size, Channel channel,
@@ -55,8 +55,8 @@ bool EofPages::keeps(uint64_t nodeid, uint64_t size, Channel channel,
   const auto found = files_.find(nodeid);
   if (found == files_.end()) return false;
   File& file = found->second;
-  file.was_told = true;
-  file.told = size;
+  file.has_size = true;
+  file.size = size;
   if (size <= least_end(file)) return false;
   file.replies.push_back({next_ - 1, channel, {reply.begin(), reply.end()}});
   return true;

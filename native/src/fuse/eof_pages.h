@@ -1,12 +1,12 @@
-// READs that are answered without a lease on the file's bytes and fill pages of the kernel's. Where
-// such an answer ends at the file's end the kernel fills the rest of the page with zeros, and would
-// show them as file content as soon as it is told a larger size, until the page is invalidated. So
-// answers that tell one wait until it was; and a READ does not go by an end that is no longer the
-// one that was told last.
+// READs that are answered without a lease on the file's bytes and fill pages of the kernel's cache
+// (EOF pages). Where such an answer ends at the file's end, the kernel fills the rest of the page
+// with zeros. Once it gets a larger size it would show them as file content, until the page is
+// invalidated. So answers with a larger size wait for that, and a READ is not cut at a size that is
+// older than the one that the kernel got last.
 //
-// ANY THREAD; guarded by mu_. There is an entry for each such READ from its beginning until its
-// pages are invalidated, and an answer waits only for READs that were before it: both are bounded
-// by the requests that the kernel has under way.
+// ANY THREAD; guarded by mu_. There is an entry for each such READ from its start until its pages
+// are invalidated, and an answer waits only for READs that started before it: both are bounded by
+// the requests that the kernel has in flight.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -28,29 +28,30 @@ class EofPages {
   // Sends a whole reply, header included.
   using Send = std::function<void(Channel channel, std::span<const std::byte> reply)>;
 
-  // Sizes of the file that are told from now on count for this READ, until end(). Never 0.
+  // Starts a READ and returns its number, never 0. Sizes that the kernel gets until end() count for
+  // it.
   uint64_t begin(uint64_t nodeid);
-  // Its answer will end there. False: another size was told since it began; nothing is noted then.
+  // The READ's answer will end at file_end. False: the kernel got a larger size, so it must not.
   bool cut(uint64_t nodeid, uint64_t read, uint64_t file_end);
-  // Its pages are invalidated: whoever waited only for them goes on.
+  // The READ's pages are invalidated: sends the replies that waited only for them.
   void end(uint64_t nodeid, uint64_t read, const Send& send);
 
-  // A reply leaves that tells this size of the file. True: it was kept, and is sent later.
+  // A reply with this size of the file is to be sent. True: it was kept, and is sent later.
   bool keeps(uint64_t nodeid, uint64_t size, Channel channel, std::span<const std::byte> reply);
-  // What may be told of this size at once, by a reply that must not wait.
+  // The size that a reply which must not wait may contain now.
   uint64_t clip(uint64_t nodeid, uint64_t size);
   bool empty() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
 
  private:
   struct Reply {
-    uint64_t behind;  // the youngest READ that it waits for
+    uint64_t behind;  // the latest READ for which it waits
     Channel channel;
     std::vector<std::byte> bytes;
   };
   struct File {
-    std::map<uint64_t, uint64_t> reads;  // to where they are cut; kNotCut
-    bool was_told = false;
-    uint64_t told = 0;  // the size told last
+    std::map<uint64_t, uint64_t> reads;  // to where each is cut, or kNotCut
+    bool has_size = false;
+    uint64_t size = 0;  // that the kernel got last
     std::deque<Reply> replies;
   };
   static constexpr uint64_t kNotCut = ~uint64_t{0};
@@ -60,7 +61,7 @@ class EofPages {
   std::mutex mu_;
   std::unordered_map<uint64_t, File> files_;  // guarded by mu_
   uint64_t next_ = 1;                         // guarded by mu_
-  std::atomic<size_t> count_{0};              // of files_
+  std::atomic<size_t> count_{0};              // the size of files_
 };
 
 }  // namespace braidfs::fuse

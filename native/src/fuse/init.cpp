@@ -19,18 +19,18 @@ constexpr uint64_t kNeeded = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DONT_MASK 
 
 constexpr uint64_t kLocks = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
 
-// Taken when offered. Left out on purpose: AUTO_INVAL_DATA (a changed mtime would drop pages),
-// WRITEBACK_CACHE (the kernel would own size and mtime), ATOMIC_O_TRUNC (the truncation comes as a
-// SETATTR), READDIRPLUS_AUTO (pyfuse3 has no handler for plain READDIR),
-// ALLOW_IDMAP unless it was asked for (the kernel tells no more who asks, but for what is made),
-// and what changes a request's layout: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
+// Flags that are accepted when the kernel offers them. Left out on purpose: AUTO_INVAL_DATA (a
+// changed mtime would drop pages), WRITEBACK_CACHE (the kernel would own size and mtime),
+// ATOMIC_O_TRUNC (the truncation comes as a SETATTR), READDIRPLUS_AUTO (pyfuse3 has no handler for
+// plain READDIR), ALLOW_IDMAP unless it is wanted (only requests that make inodes then say who sent
+// them), and what changes a request's layout: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
 constexpr uint64_t kWanted = kNeeded | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
                              FUSE_HANDLE_KILLPRIV_V2 | FUSE_CACHE_SYMLINKS | FUSE_EXPORT_SUPPORT |
                              kLocks | FUSE_INIT_EXT | kDirectIoAllowMmap | kHasResend |
                              kHasExpireOnly;
 
-// What libfuse may believe the kernel can do. MAX_PAGES is held back: it would make each of
-// pyfuse3's thousands of tasks allocate a buffer of 1 MiB instead of 132 KiB.
+// What libfuse is told that the kernel can do. MAX_PAGES is left out: with it each of pyfuse3's
+// thousands of tasks would allocate a buffer of 1 MiB instead of 132 KiB.
 constexpr uint64_t kShown = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DONT_MASK |
                             FUSE_DO_READDIRPLUS | FUSE_POSIX_ACL | FUSE_PARALLEL_DIROPS |
                             FUSE_ASYNC_DIO | FUSE_CACHE_SYMLINKS | FUSE_EXPLICIT_INVAL_DATA;
@@ -57,7 +57,7 @@ fuse_init_out make_reply(const fuse_init_in& in, uint64_t flags,
   out.max_write = settings.max_write;
   out.time_gran = 1;
   if ((flags & kPassthrough) != 0)
-    out.unused[0] = 1;  // max_stack_depth: not files of a stacked file system
+    out.unused[0] = 1;  // max_stack_depth: no files of stacked file systems
   out.max_pages = static_cast<uint16_t>(settings.max_write / kPageSize);
   return out;
 }

@@ -32,7 +32,7 @@ void Interruptions::look() {
   if (is_looking_) loop_->call_at(now + kLook, [this] { look(); });
 }
 
-// It needs no further look.
+// Whether the request needs no further check.
 bool Interruptions::is_over(const Interrupted& one) {
   auto waiting = data_.waiting(one.target);
   if (!waiting) waiting = upcalls_.waiting(one.target);

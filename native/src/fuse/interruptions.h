@@ -1,15 +1,15 @@
-// Requests whose caller got a signal while it waits: the kernel says so once (INTERRUPT), not which
-// signal, and waits for the answer whatever comes. A signal that the program handles must not end a
-// call on a file, which no local file system does, so:
+// Requests whose caller got a signal while it waits. The kernel says so once (INTERRUPT), does not
+// say which signal, and waits for the answer in any case. A signal that the program handles must
+// not end a call on a file (no local file system does that), so:
 // - a wait for a lock ends at once;
-// - every other request is answered when it is done, unless a signal is there that ends the process
-// (or
-//   for a READ, which changes nothing, one by which people end programs); who is not visible in
-//   /proc is taken for such a one after kUnseen.
-// As no later signal is told, those that wait are looked at every kLook, kAtOnce of them at a time.
-// An INTERRUPT of a request that is unknown here (it may be on its way between two threads, or
-// answered) is given back to the kernel, which sends it again if it has to. LANE ONLY: each lane
-// has those that it read; the requests may wait anywhere.
+// - every other request ends only if a signal waits that ends the process (for a READ, which
+//   changes nothing, also one with which people end programs); a caller that is not visible in
+//   /proc counts as one with such a signal after kUnseen.
+//
+// The kernel reports no later signal, so waiting requests are checked every kLook, kAtOnce at a
+// time. An INTERRUPT of an unknown request (it may be on its way between two threads, or answered)
+// is returned to the kernel, which sends it again if necessary. LANE ONLY: each lane has the
+// INTERRUPTs that it read; their requests may wait anywhere.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -30,7 +30,7 @@ class Interruptions {
   static constexpr std::chrono::milliseconds kLook{50};
   static constexpr std::chrono::milliseconds kUnseen{1000};
   static constexpr std::chrono::milliseconds kAsked{
-      750};  // a READ that takes so long may never end
+      750};  // a READ that takes this long may never end
   static constexpr size_t kAtOnce = 64;
   static constexpr size_t kMax = 1u << 16;
 

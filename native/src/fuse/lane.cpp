@@ -31,9 +31,9 @@ struct Overloaded : Cases... {
   using Cases::operator()...;
 };
 template <typename... Cases>
-Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 does not find it by itself
+Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 does not deduce it
 
-// The body of a request ends with NUL where it has names: it was parsed.
+// parse_request() has checked that names end with NUL.
 std::string_view first_name(std::span<const std::byte> names) noexcept {
   return {reinterpret_cast<const char*>(names.data())};
 }
@@ -126,12 +126,12 @@ bool Lane::read_one() {
     return true;
   }
   const int error = length < 0 ? errno : ENODEV;
-  if (error == EINTR || error == ENOENT) return true;  // ENOENT: that request was given up
+  if (error == EINTR || error == ENOENT) return true;  // ENOENT: the request was given up
   if (error != EAGAIN) lost(error);
   return false;
 }
 
-// Only the payload of a WRITE may lie apart from its head.
+// Only the payload of a WRITE may lie separately from its head.
 void Lane::arrived(size_t length, std::span<std::byte> receive_buffer) {
   if (receive_buffer.empty() || length <= kWriteHeadSize) return handle({start_, length});
   const auto head = load<fuse_in_header>(std::span<const std::byte>(start_, kWriteHeadSize));
@@ -141,7 +141,7 @@ void Lane::arrived(size_t length, std::span<std::byte> receive_buffer) {
   handle({start_, length});
 }
 
-// ENODEV: unmounted. Anything else would repeat for ever, so the lane leaves its fd too.
+// ENODEV means unmounted. Any other error would repeat for ever, so the lane closes then, too.
 void Lane::lost(int) {
   if (loop_ != nullptr) loop_->remove(parts_.channels.fd(context_.index));
   parts_.unmounted();
@@ -149,7 +149,7 @@ void Lane::lost(int) {
 
 void Lane::handle(std::span<const std::byte> bytes, std::span<const std::byte> payload) {
   const auto head = load<fuse_in_header>(bytes);
-  if (head && is_answered(head->opcode)) asked_.fetch_add(1, std::memory_order_release);
+  if (head && is_answered(head->opcode)) requests_.fetch_add(1, std::memory_order_release);
   const Request request = parse_request(context_.index, bytes, max_write_, payload);
   DataHandler& half = parts_.data;
   std::visit(Overloaded{
@@ -233,7 +233,7 @@ bool Lane::create_answered(const UpcallRequest& request, std::span<const std::by
   return is_plain(name) && parts_.names.create(request.head, *in, name);
 }
 
-// A rename within one directory, of at most RENAME_NOREPLACE.
+// A rename within one directory, with no flag but RENAME_NOREPLACE.
 bool Lane::rename_answered(const UpcallRequest& request, std::span<const std::byte> body) {
   const auto in = load<fuse_rename_in>(body);
   size_t names_at = sizeof(fuse_rename_in);

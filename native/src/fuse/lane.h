@@ -1,12 +1,12 @@
-// One clone of /dev/fuse in one event loop: reads requests, parses them and hands each to the half
+// One clone of /dev/fuse in one event loop: reads requests, parses them and passes each to the part
 // that answers it. LANE ONLY, except construction.
 //
-// A readable fd is read a bounded number of times, then the loop sees to its network events; as
-// long as requests keep coming the bound is kRequestsPerTurn, else 1 (a read that finds nothing
-// costs as much as one that finds something).
-// While the other half has no room for more bytes the fd is left alone (the kernel keeps the
-// requests, their callers wait) and looked at again every kRoomLook; when there is a little room,
-// one request is read every kTrickle: INTERRUPTs come first in the kernel's queue.
+// A readable fd is read a bounded number of times, then the loop handles its network events. The
+// bound is kRequestsPerTurn as long as requests keep coming, else 1 (a read that finds nothing
+// costs as much as one that finds a request). While the DataHandler has no room for more bytes, the
+// fd is not read (the kernel keeps the requests, and their callers wait), and the room is checked
+// every kRoomLook. When there is little room, one request is read every kTrickle, as INTERRUPTs
+// come first in the kernel's queue.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -49,17 +49,17 @@ class Lane {
   // Before the loop runs. 0 or -errno.
   int attach(net::EventLoop& loop);
 
-  // Called by the loop; also the way in for tests.
+  // Called by the loop, and by tests.
   void readable();
-  // One request as it was read; `payload`: that of a WRITE, if it was read apart.
+  // Handles one request as it was read; `payload`: of a WRITE, if it was read separately.
   void handle(std::span<const std::byte> bytes, std::span<const std::byte> payload = {});
 
-  // ANY THREAD, while the loop runs. Nothing more is read from the kernel, or again; what was read
-  // is dealt with as ever. `done` is called on the lane. False: the loop takes no task.
+  // ANY THREAD, while the loop runs. The lane stops or resumes reading; requests that it has read
+  // are handled as usual. `done` is called on the lane. False: the loop takes no task.
   bool pause(bool paused, std::function<void()> done);
-  // ANY THREAD. How many requests were read that are to be answered.
-  uint64_t asked() const noexcept { return asked_.load(std::memory_order_acquire); }
-  // A READ that sealed.cpp had Python open its file for.
+  // ANY THREAD. How many requests the lane has read that need an answer.
+  uint64_t requests() const noexcept { return requests_.load(std::memory_order_acquire); }
+  // A READ for which Python has opened the file (sealed.cpp).
   void read_again(const RequestHead& head, std::span<const std::byte> opened);
 
   uint64_t malformed() const noexcept { return malformed_.load(std::memory_order_relaxed); }
@@ -80,7 +80,7 @@ class Lane {
   // sealed.cpp
   bool refused_when_sealed(const RequestHead& head, uint32_t opcode);
 
-  // The NameHandler answered it.
+  // True: the NameHandler answered the request.
   bool answered(const UpcallRequest& request);
   bool open_answered(const UpcallRequest& request, std::span<const std::byte> body);
   bool create_answered(const UpcallRequest& request, std::span<const std::byte> body);
@@ -89,16 +89,16 @@ class Lane {
   LaneContext context_;
   LaneParts parts_;
   uint32_t max_write_;
-  size_t size_;  // of the part of pages_ that is read into
+  size_t size_;  // of the part of pages_ into which requests are read
   std::unique_ptr<std::byte[], PageDeleter> pages_;
-  std::byte* start_;  // the payload of a WRITE that is read here begins on a page
+  std::byte* start_;  // chosen so that the payload of a WRITE begins on a page
   net::EventLoop* loop_ = nullptr;
   int budget_ = 1;
   net::Clock::time_point trickled_{};
   bool paused_ = false;
   bool resting_ = false;
   Interruptions interruptions_;
-  std::atomic<uint64_t> asked_{0};
+  std::atomic<uint64_t> requests_{0};
   std::atomic<uint64_t> malformed_{0};
 };
 

@@ -83,8 +83,8 @@ MountWords split_options(const std::string& options, bool read_only, bool checks
     take_word(words, rest.substr(0, comma));
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
-  // The kernel checks permissions for everybody (rule 2), or the metaserver does where everybody is
-  // one user; these two are not for choice.
+  // The kernel checks permissions for everybody (rule 2), or the metaserver where everybody is one
+  // user; users cannot choose these two options.
   if (!checks_elsewhere) append_word(words.text, "default_permissions");
   append_word(words.text, "allow_other");
   if (read_only) words.flags |= MS_RDONLY;

@@ -1,5 +1,5 @@
-// Opening /dev/fuse, mount(2) of type fuse.braidfs, and further fds (clones) of one mount.
-// All results are 0 or a file descriptor, else -errno. Any thread; each call blocks shortly.
+// Opens /dev/fuse, mounts it (type fuse.braidfs), and makes further fds (clones) of a mount.
+// Results are 0 or a file descriptor, else -errno. Any thread; each call blocks for a short time.
 #pragma once
 #include <string>
 
@@ -10,29 +10,29 @@ namespace braidfs::fuse {
 struct MountRequest {
   std::string mountpoint;
   std::string source;
-  std::string options;  // words of mount(8) that the kernel knows, separated by commas
+  std::string options;  // options of mount(8) that the kernel knows, separated by commas
   bool read_only = false;
   bool checks_elsewhere = false;  // the kernel checks no permissions
 };
 
-// Options split into what mount(2) takes as flags and what FUSE takes as text.
+// Mount options, split into flags of mount(2) and text for FUSE.
 struct MountWords {
   unsigned long flags = 0;
   std::string text;  // without fd=, rootmode=, user_id=, group_id=
 };
 MountWords split_options(const std::string& options, bool read_only, bool checks_elsewhere = false);
 
-// Opens /dev/fuse and mounts it; `device` is the mounted fd.
+// Opens /dev/fuse and mounts it. `device`: the fd of the mount.
 int mount_device(const MountRequest& request, net::UniqueFd& device);
 
-// Another fd of the same mount with a queue of its own, non-blocking.
+// Makes another fd of the same mount, with a queue of its own, non-blocking.
 int clone_device(int device, net::UniqueFd& clone);
 
-// The number of the mount's connection in /sys/fs/fuse/connections; touches no file of the mount.
+// The number of the mount's connection in /sys/fs/fuse/connections; accesses no file of the mount.
 int connection_number(const std::string& mountpoint);
 
-// Ends the connection: every request fails with ENOTCONN or ECONNABORTED. For when a thread of this
-// process waits in the kernel for a request that nobody will answer any more.
+// Ends the connection: every request fails with ENOTCONN or ECONNABORTED. Needed when a thread of
+// this process waits in the kernel for a request that nobody will answer.
 int abort_connection(int number);
 
 }  // namespace braidfs::fuse

@@ -1,10 +1,10 @@
-// The seam between the FUSE half (this folder) and the names that lanes answer (src/names): what
-// a client knows about names and attributes under its leases.
+// The interface between the FUSE half (this folder) and src/names, which answers requests about
+// names and attributes on lanes, from what a client knows under its leases.
 //
-// Every method is called on the lane that read the request, must not block, and two lanes call at
-// the same time. It returns true when the request was answered, or will be, through the Replier;
+// Every method is called on the lane that read the request and must not block; two lanes may call
+// at the same time. It returns true when the request was answered, or will be, through the Replier;
 // false leaves the request to Python, as an upcall. Requests for file bytes go to the DataHandler
-// (request.h). The default implementation knows nothing.
+// (request.h). The default implementation answers nothing.
 #pragma once
 #include <linux/fuse.h>
 
@@ -15,9 +15,9 @@
 
 namespace braidfs::fuse {
 
-// What the session knows once INIT is agreed.
+// What the session knows after INIT.
 struct MountFacts {
-  uint64_t root_ino = FUSE_ROOT_ID;  // the inode that the kernel calls node 1
+  uint64_t root_ino = FUSE_ROOT_ID;  // the inode that is node 1 for the kernel
   bool has_passthrough = false;      // docs/decisions/0041-passthrough.md
 };
 
@@ -53,8 +53,7 @@ class NameHandler {
 
   // An OPEN of a file that has no locks.
   virtual bool open(const RequestHead& /*head*/, uint32_t /*open_flags*/) { return false; }
-  // A READ that names no handle: the mount is of a sealed tree
-  // (docs/decisions/0033-sealed-mounts.md).
+  // A READ without a handle: the mount is of a sealed tree (docs/decisions/0033-sealed-mounts.md).
   virtual bool read_unopened(const ReadRequest& /*request*/) { return false; }
 };
 

@@ -34,7 +34,7 @@ bool may_pass(int32_t code) {
          code == FUSE_NOTIFY_DELETE;
 }
 
-// Of one that is no mark. What names a parent begins with it.
+// The queue of a notification that is no mark. One with a name begins with the parent.
 uint32_t queue_of(const Notification& notification) {
   const std::span<const std::byte> bytes(notification.bytes);
   const auto body = bytes.subspan(std::min(bytes.size(), sizeof(fuse_out_header)));
@@ -121,7 +121,7 @@ int Notifier::push_one(Notification notification) {
   return 0;
 }
 
-// Patient ones count for the mark behind them.
+// A mark also counts the patient notifications before it.
 void Notifier::push(std::vector<Notification> batch) {
   std::shared_ptr<Mark> mark;
   for (auto at = batch.rbegin(); at != batch.rend(); ++at) {
@@ -147,10 +147,10 @@ void Notifier::push(std::vector<Notification> batch) {
   }
 }
 
-// mu_ is held, as in all that put().
+// mu_ is held, here and in the other put().
 void Notifier::put(Notification notification) {
   if (!notification.bytes.empty()) {
-    const uint32_t queue = queue_of(notification);  // before it is moved: arguments have no order
+    const uint32_t queue = queue_of(notification);  // arguments are evaluated in any order
     return put(queue, std::move(notification));
   }
   for (uint32_t queue = 0; queue < kQueueCount; ++queue) {
@@ -169,7 +169,7 @@ void Notifier::put(uint32_t index, Notification notification) {
   queue.changed.notify_all();
 }
 
-// What a mark counts of this one has come to its end.
+// The notification is done, as far as its mark counts it.
 void Notifier::counted(Notification& notification) {
   if (notification.mark && --notification.mark->left == 0) passed_(notification.mark->token);
 }
@@ -213,7 +213,7 @@ void Notifier::send(Queue& queue, Notification next) {
   conclude(next);
 }
 
-// Ever further apart. The mark waits for it no longer than kPatience.
+// Tries are further and further apart. The mark waits for it no longer than kPatience.
 bool Notifier::is_tried_again(Queue& queue, Notification& next) {
   const auto now = Clock::now();
   if (next.since == Clock::time_point{}) next.since = now;

@@ -9,7 +9,7 @@ namespace braidfs::fuse {
 
 namespace {
 
-// Where the answer has its fuse_open_out; 0: nowhere.
+// The offset of fuse_open_out in the answer; 0: it has none.
 size_t open_out_at(uint32_t opcode) noexcept {
   if (opcode == FUSE_OPEN) return sizeof(fuse_out_header);
   if (opcode == FUSE_CREATE || opcode == FUSE_TMPFILE)

@@ -1,4 +1,4 @@
-// Flags of an opened file that pyfuse3 cannot set, added to its answer to OPEN or CREATE. Pure.
+// Sets flags of an opened file that pyfuse3 cannot set in its answer to OPEN or CREATE. Pure.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace braidfs::fuse {
 
-// An O_DIRECT handle is FOPEN_DIRECT_IO too: otherwise the kernel makes even its synchronous reads
-// background requests, whose callers cannot be interrupted, not even killed. A read-only handle
-// needs no FLUSH at close (rule 5: no lock is served yet, so no inode ever saw
-// one), and direct handles may have several writers at a time.
+// An O_DIRECT handle gets FOPEN_DIRECT_IO, too: otherwise the kernel makes even its synchronous
+// reads background requests, whose callers cannot be interrupted, not even killed. A read-only
+// handle of an inode without locks needs no FLUSH at close (rule 5), and direct handles may have
+// several writers at a time.
 void improve_open_reply(const Upcall& upcall, std::span<std::byte> reply) noexcept;
 
-// Of an OPEN for reading that lanes answer.
+// The answer of a lane to an OPEN for reading.
 fuse_open_out opened(uint64_t fh, bool keeps_pages) noexcept;
 
-// Tells the kernel to read by itself with this handle. Flags that the kernel does not take beside
-// it go.
+// Has the kernel itself read through this handle, and removes flags that it does not accept with
+// that.
 void pass_through(fuse_open_out& out, uint32_t backing) noexcept;
 
-// The same of Python's answer to an OPEN: asks how that file is read. Returns what is to be sent,
-// in the place of the reply.
+// The same for Python's answer to an OPEN, after `pass` has said how that file is read. Returns
+// what is to be sent in place of the reply.
 using Pass = std::function<Passing(uint64_t nodeid, uint64_t fh)>;
 std::span<std::byte> pass_reply(const Upcall& upcall, std::span<std::byte> reply, const Pass& pass);
 

@@ -16,7 +16,7 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-// What Python gets to see of an opcode: a fixed part, then so many strings that end in NUL.
+// The form of a request that goes to Python: a fixed part, then so many strings that end in NUL.
 struct UpcallShape {
   uint32_t opcode;
   uint16_t fixed;
@@ -61,14 +61,14 @@ constexpr std::array kUpcallShapes = {
     UpcallShape{kOpStatx, kStatxInSize, 0, true},
 };
 
-// The longest request of an opcode that goes to Python: an ioctl may carry an announcement.
+// The longest request with this opcode that goes to Python: an ioctl may have an announcement.
 size_t bytes_max(const UpcallShape& shape) noexcept {
   constexpr size_t kCallBytesMax = 4096;
   if (!shape.is_call) return kUpcallBytesMax;
   return shape.opcode == FUSE_IOCTL ? kCallBytesMax + kAnnounceSize : kCallBytesMax;
 }
 
-// Removes `count` strings from the front; false when one of them does not end.
+// Removes `count` strings from the front. False when one of them has no NUL.
 bool drop_names(Bytes& bytes, unsigned count) noexcept {
   for (; count > 0; --count) {
     const auto end = std::find(bytes.begin(), bytes.end(), std::byte{0});
@@ -94,9 +94,8 @@ uint32_t open_bits(uint32_t open_flags, uint32_t kill_flags) noexcept {
   return bits;
 }
 
-// Nothing is set where the kernel takes away no more than set-id bits: before a buffered write, and
-// by a chown that leaves both owners as they are. (It drops ATTR_KILL_* and sends the rest:
-// fs/fuse/dir.c.)
+// The kernel may set nothing and only clear set-ID bits: before a buffered write, and at a chown
+// that leaves both owners as they are. (It drops ATTR_KILL_* and sends the rest: fs/fuse/dir.c.)
 bool takes_set_ids(uint32_t valid) noexcept {
   constexpr uint32_t kSetsNothing = FATTR_FH | FATTR_LOCKOWNER;
   return (valid & kFattrKillSuidgid) != 0 || (valid & ~kSetsNothing) == 0;
@@ -191,7 +190,7 @@ Request parse_interrupt(const RequestHead& head, Bytes body) noexcept {
   return InterruptRequest{head.unique, in->unique};
 }
 
-// ENOTTY, or 0 for what Python is asked.
+// 0 for an ioctl that goes to Python, else ENOTTY or EINVAL.
 int check_ioctl(Bytes body) noexcept {
   const auto in = load<fuse_ioctl_in>(body);
   if (!in || in->in_size > body.size() - sizeof(*in)) return EINVAL;
@@ -202,8 +201,8 @@ int check_ioctl(Bytes body) noexcept {
   return ENOTTY;
 }
 
-// EOPNOTSUPP, with which the kernel copies by itself, for what is not worth a question: little, and
-// what are no whole blocks (fsclient/fs/copies.py).
+// 0 for a copy that goes to Python. EOPNOTSUPP, after which the kernel copies by itself, for a
+// short one and for one of other than whole blocks (fsclient/fs/copies.py).
 int check_copy(Bytes body) noexcept {
   const auto in = load<fuse_copy_file_range_in>(body);
   if (!in) return EINVAL;
@@ -257,9 +256,9 @@ Request parse_request(Channel channel, Bytes bytes, uint32_t max_write, Bytes pa
     case FUSE_DESTROY:
       return refuse(head, 0);
     case FUSE_INIT:
-      return refuse(head, EIO);  // only the first request may be one (session.cpp)
+      return refuse(head, EIO);  // only the first request may be an INIT (session.cpp)
     case FUSE_NOTIFY_REPLY:
-      return Malformed{};  // nothing is ever retrieved, and it has no answer
+      return Malformed{};  // nothing is ever retrieved, and it needs no answer
     default:
       return parse_upcall(head, in->opcode, bytes, body);
   }

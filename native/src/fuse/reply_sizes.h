@@ -1,5 +1,5 @@
-// The sizes of files that Python's answers tell the kernel, and what eof_pages.h has to say of
-// them.
+// The file sizes in Python's answers to the kernel, as far as they concern EOF pages (eof_pages.h).
+// Pure.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace braidfs::fuse {
 
-// Of the inode of the request, by an answer that may wait; reply: whole, header included.
+// The size of the request's inode, in an answer that may wait. reply: whole, header included.
 std::optional<uint64_t> reply_size(const Upcall& upcall, std::span<const std::byte> reply) noexcept;
-// Of inodes that a directory's names are, by an answer that may not: a size that should not be told
-// yet is told as the kernel has it, and not believed for any time.
+// Clips the sizes of inodes in an answer under a directory's lock, which must not wait: a size that
+// the kernel must not get yet is replaced by the one it knows, and may not be cached.
 void clip_sizes(const Upcall& upcall, std::span<std::byte> reply, EofPages& eof_pages) noexcept;
 
 }  // namespace braidfs::fuse

@@ -1,7 +1,7 @@
-// Lane: a mount of a sealed tree (docs/decisions/0033-sealed-mounts.md). The kernel is told that
-// nobody need be asked for OPEN and FLUSH (ENOSYS, after which it asks no more): what it has cached
-// it serves by itself. A READ names no handle then: its file is opened for it, by the NameHandler
-// or by Python, and closed when it was answered.
+// Lane: a mount of a sealed tree (docs/decisions/0033-sealed-mounts.md). OPEN and FLUSH are
+// answered ENOSYS, after which the kernel sends no more of them and serves what it has cached by
+// itself. A READ has no handle then: the NameHandler or Python opens its file for it, and it is
+// closed after the answer.
 #include "fuse/lane.h"
 #include "fuse/protocol.h"
 
@@ -13,7 +13,7 @@ bool Lane::refused_when_sealed(const RequestHead& head, uint32_t opcode) {
   return true;
 }
 
-// opened: the handle that Python gave it, and the request's body.
+// opened: the handle from Python, then the request's body.
 void Lane::read_again(const RequestHead& head, std::span<const std::byte> opened) {
   const auto fh = load<uint64_t>(opened);
   const auto in = fh ? load<fuse_read_in>(opened.subspan(sizeof(*fh))) : std::nullopt;

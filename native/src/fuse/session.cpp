@@ -23,7 +23,7 @@ constexpr int kInitWaitMs = 10'000;
 constexpr int kNotifierWaitMs = 1'000;
 constexpr auto kPauseWait = std::chrono::seconds(5);
 
-// Waits for the first request of the kernel; its length or -errno.
+// Waits for the first request of the kernel. Returns its length or -errno.
 ssize_t read_first(int device, std::span<std::byte> buffer) {
   for (;;) {
     pollfd readable{device, POLLIN, 0};
@@ -146,7 +146,7 @@ int FuseSession::start(DataHandler& data, NameHandler& names,
   return bridged != 0 ? bridged : attach_lanes(data, names, loops, *bridge_);
 }
 
-// Lanes are attached by now, and never taken away while their loops run.
+// Lanes are attached by now, and stay as long as their loops run.
 bool FuseSession::read_again(const Upcall& read, std::span<const std::byte> body) {
   const RequestHead head{
       .channel = read.channel, .unique = read.unique, .nodeid = read.nodeid, .pid = read.pid};
@@ -162,8 +162,8 @@ int FuseSession::start_without_bridge(DataHandler& data, std::span<net::EventLoo
   return prepared != 0 ? prepared : attach_lanes(data, no_names_, loops, upcalls);
 }
 
-// A notification may wait in the kernel for a page whose READ nobody will answer now that the lanes
-// are gone; such a thread would keep the process from ending.
+// A notification may wait in the kernel for a page whose READ nobody will answer, as the lanes are
+// gone; its thread would keep the process from ending.
 void FuseSession::stop_notifier() {
   if (!notifier_.stop_within(kNotifierWaitMs) && !mountpoint_.empty()) {
     const int aborted = abort_connection(connection_number(mountpoint_));
@@ -192,10 +192,10 @@ bool FuseSession::pause(bool paused) {
 }
 
 uint64_t FuseSession::unanswered() const {
-  uint64_t asked = 0;
-  for (const auto& lane : lanes_) asked += lane->asked();
+  uint64_t requests = 0;
+  for (const auto& lane : lanes_) requests += lane->requests();
   const uint64_t answered = channels_ ? channels_->sent() : 0;
-  return asked > answered ? asked - answered : 0;
+  return requests > answered ? requests - answered : 0;
 }
 
 int FuseSession::share(Handed& handed) const {
@@ -209,7 +209,7 @@ int FuseSession::share(Handed& handed) const {
 
 int FuseSession::hand_over(Handed& handed) {
   if (const int error = share(handed); error != 0) return error;
-  mountpoint_.clear();  // it is not this process's to abort
+  mountpoint_.clear();  // this process must no longer abort it
   channels_->close();
   return 0;
 }
@@ -317,7 +317,7 @@ void FuseSession::invalidate_pages(uint64_t ino, uint64_t offset, uint64_t lengt
   if (pushed != 0) done();
 }
 
-// A kernel before Linux 6.2 knows no expiry, and lets go what is mounted below.
+// Linux before 6.2 cannot expire a name: it drops the name, with what is mounted below.
 Notification FuseSession::name_expiry(uint64_t parent, std::string_view name) const {
   return Notification::of_entry(nodeid(parent), name, (negotiated_.flags & kHasExpireOnly) != 0);
 }

@@ -1,8 +1,8 @@
-// One mount, from the kernel's side: the device, what was agreed at INIT, a lane in each event
-// loop, the bridge to pyfuse3 and the notifier. Composition and life cycle only.
+// One mount, on the kernel's side: the device, what was negotiated at INIT, a lane in each loop,
+// the bridge to pyfuse3 and the notifier. It only composes them and controls their life cycle.
 //
-// Order: mount() or attach(), start() before the loops run, stop() after they ended. The Replier
-// works from construction on, in any thread; before start() and after stop() answers go nowhere.
+// Order of calls: mount() or attach(), start() before the loops run, stop() after they have ended.
+// The Replier works on any thread; before start() and after stop() it drops answers.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -32,8 +32,7 @@ namespace braidfs::fuse {
 
 class FuseSession final : public Replier {
  public:
-  // Makes another fd of the connection of `device`: clone_device(), or what a test puts in its
-  // place.
+  // Makes another fd of the connection of `device`: clone_device(), or a substitute of a test.
   using CloneDevice = std::function<int(int device, net::UniqueFd& clone)>;
 
   FuseSession(const InitSettings& settings, SessionObserver& observer,
@@ -42,52 +41,52 @@ class FuseSession final : public Replier {
   FuseSession(const FuseSession&) = delete;
   FuseSession& operator=(const FuseSession&) = delete;
 
-  // Before start(): the kernel may be told to read files of other file systems by itself.
+  // Before start(): the kernel may read files of other file systems by itself.
   void use_passthrough() noexcept { settings_.passthrough = true; }
   bool has_passthrough() const noexcept { return (negotiated_.flags & kPassthrough) != 0; }
-  // ANY THREAD, after start(). The id under which the kernel knows this open file; or -errno.
+  // ANY THREAD, after start(). The kernel's id of this open file, or -errno.
   int backing_open(int file) noexcept;
   void backing_close(uint32_t id) noexcept;
   // Before start(): the tree is sealed and mounted read-only (sealed.cpp).
   void seal() noexcept { settings_.sealed = true; }
 
-  // Before mount() or attach(): permissions are the metaserver's to check.
+  // Before mount() or attach(): the metaserver checks permissions, not the kernel.
   void leave_permissions() noexcept { settings_.checks_elsewhere = true; }
-  // Before start(), which is -EOPNOTSUPP where the kernel cannot: mounts may be idmapped.
+  // Before start(): mounts may be idmapped. start() is -EOPNOTSUPP if the kernel lacks that.
   void allow_idmap() noexcept { settings_.idmap = true; }
 
-  // 0 or -errno. -EALREADY when there is a device.
+  // 0 or -errno; -EALREADY when there is a device already.
   int mount(MountRequest request);
   int attach(net::UniqueFd device);
 
-  // Answers INIT and puts a lane into each loop. `python_end` is what pyfuse3 mounts as /dev/fd/N.
+  // Answers INIT and adds a lane to each loop. pyfuse3 mounts `python_end` as /dev/fd/N.
   int start(DataHandler& data, NameHandler& names, std::span<net::EventLoop* const> loops,
             uint64_t root_ino, net::UniqueFd& python_end);
-  // The same without pyfuse3: every other request goes to `upcalls`.
+  // The same without pyfuse3: `upcalls` gets every request that lanes do not answer.
   int start_without_bridge(DataHandler& data, std::span<net::EventLoop* const> loops,
                            UpcallSink& upcalls);
   void stop();
 
-  // ---- another process goes on with the mount (docs/decisions/0032-restart.md) ----
-  // What the next process needs to go on: fds[0] the connection, then its clones, none of them
-  // closed by exec(2), and what was agreed at INIT.
+  // ---- another process takes over the mount (docs/decisions/0032-restart.md) ----
+  // What the next process needs: fds[0] is the connection, the others are its clones, none of them
+  // closed by exec(2), and what was negotiated at INIT.
   struct Handed {
     std::vector<net::UniqueFd> fds;
     Negotiated agreed;
   };
-  // ANY THREAD, after start(). Lanes read nothing more from the kernel, or go on. False: not all in
-  // time.
+  // ANY THREAD, after start(). Lanes stop, or resume, reading from the kernel. False: not all did
+  // so in time.
   bool pause(bool paused);
-  // Requests that were read and are not answered yet.
+  // How many requests were read and are not answered yet.
   uint64_t unanswered() const;
-  // The same for whoever is to hold it while this process lives. 0 or -errno.
+  // Fills `handed` for a process that holds the fds while this process lives. 0 or -errno.
   int share(Handed& handed) const;
-  // Paused. Answers go nowhere from now on. 0 or -errno, and nothing was changed.
+  // While paused: like share(); later answers are dropped. 0, or -errno without any change.
   int hand_over(Handed& handed);
-  // In place of mount() or attach(), before start().
+  // Called in place of mount() or attach(), before start().
   int take_over(Handed handed);
-  // After start(), before the loops run (what they had read would come once more): unanswered
-  // requests of the former process come to this one. Does nothing where there was none.
+  // After start(), before the loops run (a request that they had read would come twice): gets the
+  // unanswered requests of the former process. Does nothing if there was none.
   void go_on();
 
   void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
@@ -99,45 +98,45 @@ class FuseSession final : public Replier {
   bool store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept override;
 
   // ---- answers to requests about names (names/) ----
-  // A success with these bytes behind the header.
+  // Answers with success and this body.
   void reply_body(Channel channel, uint64_t unique, std::span<const std::byte> body) noexcept;
-  // A success that tells the attributes of the inode attr.ino, and so its size. It may leave later:
-  // behind the invalidation of a page that was filled up to a former end of the file.
+  // Answers with the attributes of the inode attr.ino, and so with its size: it may be sent later,
+  // after the invalidation of a page that was filled up to a former end of the file.
   void reply_attributes(Channel channel, uint64_t unique, const fuse_attr_out& out) noexcept;
-  // The size of a file that an answer may tell which cannot wait for that.
+  // The file size that an answer which cannot wait for that may contain.
   uint64_t size_to_tell(uint64_t nodeid, uint64_t size) noexcept;
 
-  // ANY THREAD, after start(). Nothing: no request of Python's has that slot.
+  // ANY THREAD, after start(). The upcall with this slot, if there is one.
   std::optional<Upcall> upcall(uint32_t slot) const;
 
-  // ANY THREAD, after start(). False: no call has that slot.
+  // ANY THREAD, after start(). Answers a call. False: no call has that slot.
   bool answer(uint32_t slot, int error, std::span<const std::byte> body) {
     return bridge_ && bridge_->answer(slot, error, body);
   }
-  // From now on, or no longer, this inode has locks of this client's (closing_table.h).
+  // This client has locks on this inode from now on, or no longer (closing_table.h).
   void locked(uint64_t ino, bool has_locks) {
     if (has_locks) return closing_.put(nodeid(ino));
     closing_.drop(nodeid(ino));
   }
 
-  // ANY THREAD, after start(). 0 or -EAGAIN (too many waiting); inode numbers as Python
-  // knows them. length <= 0: to the end of the file; offset < 0: attributes only.
+  // ANY THREAD, after start(). 0 or -EAGAIN (too many wait). Takes inode numbers of Python. length
+  // <= 0: to the end of the file; offset < 0: attributes only.
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
-  // The kernel asks for these names again; before a lease_drop() that comes later is told. 0 or
-  // -EINVAL.
+  // The kernel looks these names up again. They reach it before the mark of a later lease_drop(). 0
+  // or -EINVAL.
   int expire_names(uint64_t parent, std::span<const std::string_view> names);
 
-  // ANY THREAD, after start(). Pages that are not to be kept; then `read` of eof_pages() has ended
-  // (0: none), and `then` is called, on another thread.
+  // ANY THREAD, after start(). Invalidates pages; then `read` of eof_pages() has ended (0: none),
+  // and `then` is called, on another thread.
   void invalidate_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
                         std::function<void()> then);
   EofPages& eof_pages() noexcept { return eof_pages_; }
 
-  // ANY THREAD, after start(). The kernel is told these, in this order, behind the answers of
-  // Python's that are on their way to it. observer.notified() tells when a mark among them is
-  // reached.
+  // ANY THREAD, after start(). Sends these notifications, in this order, behind the answers of
+  // Python that are on their way to the kernel. observer.notified() is called when a mark among
+  // them is reached.
   void notify(std::vector<Notification> batch);
-  // What makes the kernel ask for that name again, or for the attributes of that inode.
+  // The notification that makes the kernel look that name up again.
   Notification name_expiry(uint64_t parent, std::string_view name) const;
   uint64_t nodeid(uint64_t ino) const noexcept { return ino == root_ino_ ? FUSE_ROOT_ID : ino; }
 
@@ -166,9 +165,9 @@ class FuseSession final : public Replier {
   Notifier notifier_;
   ClosingTable closing_;
   EofPages eof_pages_;
-  NameHandler no_names_;  // start_without_bridge() has no names of its own
+  NameHandler no_names_;  // for start_without_bridge()
   std::unique_ptr<Bridge> bridge_;
-  std::vector<net::EventLoop*> loops_;  // the lanes'
+  std::vector<net::EventLoop*> loops_;  // of the lanes
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 

@@ -21,7 +21,7 @@ constexpr uint64_t kStopsByDefault = bit(SIGSTOP) | bit(SIGTSTP) | bit(SIGTTIN) 
 constexpr uint64_t kHarmless = kIgnoredByDefault | kStopsByDefault;
 constexpr uint64_t kAsks = bit(SIGHUP) | bit(SIGINT) | bit(SIGQUIT) | bit(SIGTERM);
 
-// The hexadecimal number of a line.
+// The hexadecimal number on the line with this name.
 std::optional<uint64_t> mask_of(std::string_view status, std::string_view name) noexcept {
   const size_t at = status.find(name);
   if (at == std::string_view::npos) return std::nullopt;
@@ -42,8 +42,8 @@ std::optional<Signals> parse_signals(std::string_view status) noexcept {
   const auto handled = mask_of(status, "\nSigCgt:\t");
   if (!own || !shared || !blocked || !ignored || !handled) return std::nullopt;
   const uint64_t pending = (*own | *shared) & ~*blocked & ~*ignored;
-  // Linux marks every thread of a process that a signal ends with SIGKILL; one that also dumps core
-  // only when the process takes it.
+  // Linux marks every thread with SIGKILL when a signal ends the process; for a signal that also
+  // dumps core it does so only when the process takes it.
   const uint64_t fatal = pending & ~*handled & ~kHarmless;
   return Signals{.fatal = fatal != 0, .asks = (pending & *handled & kAsks) != 0};
 }
@@ -55,7 +55,7 @@ std::optional<Signals> signals_of(uint32_t thread) noexcept {
   const net::UniqueFd file(::open(path.data(), O_RDONLY | O_CLOEXEC));
   if (!file) return std::nullopt;
   std::array<char, 8192>
-      text;  // the file is some 1.5 KiB; long lists of groups come before the signals
+      text;  // the file has some 1.5 KiB; long lists of groups may come before the signals
   size_t length = 0;
   while (length < text.size()) {
     const ssize_t got = ::read(file.get(), text.data() + length, text.size() - length);

@@ -1,4 +1,4 @@
-// Which signals wait for a thread, as /proc tells it: FUSE_INTERRUPT says that one came, not which.
+// The signals that wait for a thread, from /proc: FUSE_INTERRUPT does not say which came.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,14 +7,14 @@
 namespace braidfs::fuse {
 
 struct Signals {
-  bool fatal = false;  // one that ends the process
-  bool asks = false;   // one by which people end a program, though it is handled
+  bool fatal = false;  // one of them ends the process
+  bool asks = false;   // people end programs with one of them, but the program handles it
 };
 
-// What /proc/PID/status says. Nothing: it is no such text.
+// Parses /proc/PID/status. Nothing: the text has no signals.
 std::optional<Signals> parse_signals(std::string_view status) noexcept;
 
-// Nothing: no such thread is visible here. It may be in another PID namespace.
+// Nothing: the thread is not visible here. It may be in another PID namespace.
 std::optional<Signals> signals_of(uint32_t thread) noexcept;
 
 }  // namespace braidfs::fuse

@@ -1,7 +1,7 @@
-// Requests that Python is working on. A slot is a number below 2^31 that stands in the pid field of
-// an upcall; pyfuse3 shows it to the handler, which asks for the true sender by it. ANY THREAD,
-// guarded by mu_. At most kSlotsMax at a time; a slot number is reused only after 32,768 others had
-// its place, so that a late INTERRUPT cannot hit another request.
+// The requests that Python works on. A slot is a number below 2^31 that stands in the pid field of
+// an upcall; pyfuse3 passes it to the handler, which gets the true sender by it. At most kSlotsMax
+// at a time. A slot number is reused only after its place was used 32,768 times, so that a late
+// INTERRUPT cannot hit another request. ANY THREAD, guarded by mu_.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -20,7 +20,7 @@ struct Upcall {
   uint32_t opcode = 0;
   uint32_t bits = 0;  // kUpcall* of parse.h
   uint64_t nodeid = 0;
-  bool is_call = false;  // answered by Bridge::answer()
+  bool is_call = false;  // Bridge::answer() answers it
 };
 
 class SlotTable {
@@ -28,13 +28,13 @@ class SlotTable {
   static constexpr uint32_t kIndexBits = 16;
   static constexpr uint32_t kSlotsMax = 1u << kIndexBits;
 
-  // Nothing when the table is full, or when that unique is in it already (a resent request).
+  // Nothing when the table is full, or has that unique already (a request that was sent again).
   std::optional<uint32_t> put(const Upcall& upcall);
   std::optional<Upcall> find(uint32_t slot) const;
   std::optional<uint32_t> slot_of(uint64_t unique) const;
-  // The answer came: forgets the request.
+  // The request was answered: removes it.
   std::optional<Upcall> take(uint64_t unique);
-  // Forgets all.
+  // Removes all.
   std::vector<Upcall> take_all();
   size_t count() const;
 

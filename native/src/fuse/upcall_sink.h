@@ -1,6 +1,6 @@
-// Where the requests go that are not answered natively: Python answers them.
+// Takes the requests that native does not answer: Python answers them.
 //
-// Threads: ANY LANE calls; no call may block. Invariant: each request that upcall() is given is
+// Threads: ANY LANE calls; no call may block. Invariant: each request that upcall() gets is
 // answered once.
 #pragma once
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace braidfs::fuse {
 class UpcallSink {
  public:
   virtual ~UpcallSink() = default;
-  // Takes care that the request is answered once.
+  // The request will be answered once.
   virtual void upcall(const UpcallRequest& request) = 0;
   virtual void forget(const ForgetRequest& request) = 0;
-  // A handle of an inode with locks was closed. This only reports it: the RELEASE is answered
+  // A handle of an inode with locks was closed. This is only a report: the RELEASE is answered
   // elsewhere.
   virtual void released(const ReleaseRequest&) {}
   // As in DataHandler.

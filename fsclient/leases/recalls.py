@@ -11,16 +11,16 @@ Recalls of shared leases that come together, as they do when the metaserver asks
 too many back, are worked on by one task and returned together.
 Reads and writes of the file go on while its lease is recalled and not yet returned
 (`recalling`); the pages that they leave are invalidated one by one (native), before the return.
-Touched by the client's trio thread only. The connection that recalls come by is
-fsclient.leases.connection.
+Touched by the client's trio thread only. How far a recall is: fsclient.leases.recall_progress. The
+connection that recalls come by: fsclient.leases.connection.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -42,6 +42,7 @@ from fscommon.wire.ops import Op
 
 from .former import FormerMetaserver, FormerNames
 from .holder import Leases
+from .recall_progress import RecallMark, RecallProgress, RecallState
 from .spans import Turns
 from .table import KnownLimit, Limit
 
@@ -52,6 +53,9 @@ RECALLS_MAX = 4096
 RESTORED_MAX = 4096  # leases on files that nobody has open
 RESTORED_AT_ONCE = 16384
 LAPSE_TICK_S = 0.25
+ENDED_KEPT: Final = 64
+_DRAINED: Final = LEASE_DATA_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE
+K = TypeVar("K")
 
 
 class Metaserver(FormerMetaserver, Protocol):
@@ -109,7 +113,8 @@ class Recalls:
         self._tokens = tokens
         self._caches = caches
         self._log = log
-        self._working: set[int] = set()
+        self._in_work: dict[int, RecallProgress] = {}  # by number
+        self.ended: deque[RecallProgress] = deque(maxlen=ENDED_KEPT)  # the newest at the end
         self._turns = Turns()
         self.former = FormerNames(names, meta, log)
         self.recall_count = 0
@@ -120,9 +125,9 @@ class Recalls:
 
     async def give_up(self, inos: Sequence[int]) -> None:
         """META and DATA of these files, which nobody has asked for."""
-        items = [RecallItem(0, ino, LEASE_READER, 0, 0) for ino in inos]
+        recalls = [RecallProgress(RecallItem(0, ino, LEASE_READER, 0, 0)) for ino in inos]
         async with trio.open_nursery() as nursery:
-            await self._work_together(items, nursery)
+            await self._work_together(recalls, nursery)
 
     def tell_open(self, ino: int) -> None:
         """Lanes opened it by its directory's grant, of which the metaserver has heard nothing."""
@@ -133,18 +138,32 @@ class Recalls:
     def start(self, items: tuple[RecallItem, ...], nursery: trio.Nursery) -> None:
         """Work on these recalls; those in work already are."""
         self.listen()
-        together: list[RecallItem] = []
+        together: list[RecallProgress] = []
         for item in items:
-            if item.recall in self._working or len(self._working) >= RECALLS_MAX:
+            known = self._in_work.get(item.recall)
+            if known is not None:
+                known.mark(RecallMark.REPEATED)
+            if known is not None or len(self._in_work) >= RECALLS_MAX:
                 continue
-            self._working.add(item.recall)
+            one = self._in_work[item.recall] = RecallProgress(item)
             self.recall_count += 1
             if self._is_light(item):
-                together.append(item)
+                together.append(one)
             else:
-                nursery.start_soon(self._work, item)
+                nursery.start_soon(self._work, one)
         if together:
             nursery.start_soon(self._work_together, together, nursery)
+
+    def in_work(self) -> tuple[RecallProgress, ...]:
+        """All that the metaserver waits for."""
+        return tuple(self._in_work.values())
+
+    def _end(self, one: RecallProgress) -> None:
+        """Nobody works on it any more."""
+        if not one.has_ended:
+            one.enter(RecallState.ABANDONED)
+        self._in_work.pop(one.item.recall, None)
+        self.ended.append(one)
 
     def _is_light(self, item: RecallItem) -> bool:
         """What is to be given up is only forgotten: nothing is drained for it."""
@@ -152,95 +171,112 @@ class Recalls:
         is_shared = not held & (LEASE_EXCLUSIVE_ALL | LEASE_ENTRIES)
         return bool(item.flags) and is_shared and not self._leases.using.is_open(item.ino)
 
-    async def _work_together(self, items: list[RecallItem], nursery: trio.Nursery) -> None:
+    async def _work_together(self, recalls: list[RecallProgress], nursery: trio.Nursery) -> None:
         """Those that are light no more when their grants have come are worked on one by one."""
-        for item in items:
-            await self._meta.answered(item.granted_by)
-        mine: list[RecallItem] = []
-        for item in items:
-            if self._is_light(item) and self._turns.take_now(item.ino):
-                mine.append(item)
+        try:
+            for one in recalls:
+                await self._meta.answered(one.item.granted_by)
+        except BaseException:
+            for one in recalls:
+                self._end(one)
+            raise
+        mine: list[RecallProgress] = []
+        for one in recalls:
+            if self._is_light(one.item) and self._turns.take_now(one.item.ino):
+                mine.append(one)
             else:
-                nursery.start_soon(self._work, item)
+                nursery.start_soon(self._work, one)
         try:
             if mine:
                 await self._give_up(mine)
         finally:
-            for item in mine:
-                self._turns.give_back(item.ino)
-                self._working.discard(item.recall)
+            for one in mine:
+                self._turns.give_back(one.item.ino)
+                self._end(one)
 
-    async def _work(self, item: RecallItem) -> None:
+    async def _work(self, one: RecallProgress) -> None:
         try:
-            await self._meta.answered(item.granted_by)
-            await self._leases.using.wait(item.ino)
-            async with self._turns.of(item.ino):
-                await self._answer(item)
+            await self._meta.answered(one.item.granted_by)
+            await self._leases.using.wait(one.item.ino)
+            async with self._turns.of(one.item.ino):
+                await self._answer(one)
         finally:
-            self._working.discard(item.recall)
+            self._end(one)
 
-    async def _answer(self, item: RecallItem) -> None:
+    async def _answer(self, one: RecallProgress) -> None:
         """One after another for each inode: an answer ends every recall that asked for less."""
-        try:
-            if item.flags:
-                await self._give_up([item])
-            else:
-                await self._caches.tell_size(item.ino)
-                self._return([ReturnItem(item.ino, 0, item.recall)])
-        except FsError as error:
-            self._log(f"a recall of inode {item.ino} failed: {error}")
-            self._return([ReturnItem(item.ino, item.flags, item.recall)])
+        if one.item.flags:
+            await self._give_up([one])
+        else:
+            await self._tell_size(one)
 
-    async def _give_up(self, items: Sequence[RecallItem]) -> None:
+    async def _tell_size(self, one: RecallProgress) -> None:
+        one.enter(RecallState.TELLING_SIZE)
+        try:
+            await self._caches.tell_size(one.item.ino)
+        except FsError as error:
+            self._log(f"a recall of inode {one.item.ino} failed: {error}")
+            one.enter(RecallState.FAILED)
+        self._return([ReturnItem(one.item.ino, 0, one.item.recall)])
+        one.enter(RecallState.RETURNED)
+
+    async def _give_up(self, recalls: Sequence[RecallProgress]) -> None:
         """Of several inodes: shared leases only. Masked from the beginning until the return is
         sent, then up to its id."""
         leases = self._leases
         unsent = _Unsent()
-        lost: dict[int, int] = {}
-        for item in items:
+        lost: dict[RecallProgress, int] = {}
+        items = [one.item for one in recalls]
+        for one, item in zip(recalls, items, strict=True):
             self._caches.single(item.ino)
             leases.leaving.begin(item.ino)
-            lost[item.ino] = leases.table.give_up(item.ino, item.flags, unsent)
+            lost[one] = leases.table.give_up(item.ino, item.flags, unsent)
             if self.former.are_believed:  # a process that was killed told nobody what it held
-                lost[item.ino] |= item.flags & LEASE_SHARED_ALL
+                lost[one] |= item.flags & LEASE_SHARED_ALL
             leases.table.give_up(item.ino, item.flags, KnownLimit(max(1, item.limit)))
+            one.enter(RecallState.MASKED)
         try:
-            asked = {item.ino for item in items if item.recall}
-            await self._drop({ino: bits for ino, bits in lost.items() if bits}, asked)
+            await self._drop({one: bits for one, bits in lost.items() if bits})
+            _enter_all(recalls, RecallState.FORGOTTEN)
         except FsError as error:  # whoever wrote learns of it at fsync or close
             self._log(f"what was written to inode {items[0].ino} is lost: {error}")
         finally:
-            for item in items:
-                self._finish_passing(item.ino, lost[item.ino])
-                self._caches.close(item.ino)
+            failed = [one for one in recalls if one.state is not RecallState.FORGOTTEN]
+            _enter_all(failed, RecallState.FAILED)
+            for one in recalls:
+                self._end_recalling(one.item.ino, lost[one])
+                self._caches.close(one.item.ino)
             limit = self._return(ReturnItem(item.ino, item.flags, item.recall) for item in items)
+            _enter_all(recalls, RecallState.RETURNED)
             unsent.request_id = max([1, *(item.limit for item in items)])
             for item in items:
                 leases.table.give_up(item.ino, item.flags, limit)
                 leases.leaving.end(item.ino)
 
-    async def _drop(self, lost: dict[int, int], asked: set[int]) -> None:
+    async def _drop(self, lost: dict[RecallProgress, int]) -> None:
         leases = self._leases
-        for ino, bits in lost.items():
+        for one, bits in lost.items():
+            ino = one.item.ino
             leases.recalling[ino] = leases.recalling.get(ino, 0) | bits
-            if bits & LEASE_DATA and ino in asked:
+            if bits & LEASE_DATA and one.item.recall:
                 leases.bytes_recalled(ino)
             leases.tell_lanes(ino)
             self._caches.forget(ino, bits)
-        for ino, bits in lost.items():
+        _enter_all((one for one, bits in lost.items() if bits & _DRAINED), RecallState.DRAINING)
+        for one, bits in lost.items():
             if bits & LEASE_ENTRIES_EXCLUSIVE:
-                await self._caches.give_back(ino)
+                await self._caches.give_back(one.item.ino)
             if bits & LEASE_ENTRIES:
-                await self.former.expire(ino)
-        written = [ino for ino, bits in lost.items() if bits & LEASE_DATA_EXCLUSIVE]
+                await self.former.expire(one.item.ino)
+        written = [one.item.ino for one, bits in lost.items() if bits & LEASE_DATA_EXCLUSIVE]
         async with open_tasks() as tasks:
             for ino in written:
                 tasks.start_soon(self._publish, ino)
             await self._forget_shared(lost)
-        passed = [ino for ino, bits in lost.items() if self._finish_passing(ino, bits)]
+        passed = [one for one, bits in lost.items() if self._end_recalling(one.item.ino, bits)]
         for ino in written:
             await self._caches.settle(ino)
-        if any(lost[ino] & LEASE_DATA for ino in passed):
+        if any(lost[one] & LEASE_DATA for one in passed):
             await self._tell_kernel(passed, 0)  # the pages that they left
 
     async def _publish(self, ino: int) -> None:
@@ -248,13 +284,13 @@ class Recalls:
         with suppress(FsError):
             await self._caches.publish(ino)
 
-    async def _forget_shared(self, lost: dict[int, int]) -> None:
-        for facets, inos in _by_facets(lost).items():
+    async def _forget_shared(self, lost: dict[RecallProgress, int]) -> None:
+        for facets, recalls in _by_facets(lost).items():
             if facets:
-                await self._tell_kernel(inos, facets)
+                await self._tell_kernel(recalls, facets)
 
-    def _finish_passing(self, ino: int, lost: int) -> bool:
-        """True: something passed."""
+    def _end_recalling(self, ino: int, lost: int) -> bool:
+        """True: reads or writes went on meanwhile."""
         left = self._leases.recalling.get(ino, 0) & ~lost
         if left:
             self._leases.recalling[ino] = left
@@ -262,7 +298,8 @@ class Recalls:
             self._leases.recalling.pop(ino, None)
         return self._leases.tell_lanes(ino)
 
-    async def _tell_kernel(self, inos: list[int], facets: int) -> None:
+    async def _tell_kernel(self, recalls: list[RecallProgress], facets: int) -> None:
+        inos = [one.item.ino for one in recalls]
         wait_s = ATTRIBUTES_WAIT_S if facets & LEASE_META else NAMES_WAIT_S
         wait_s = PAGES_WAIT_S if facets & LEASE_DATA else wait_s
         in_time = await self._tokens.notified(
@@ -270,6 +307,8 @@ class Recalls:
         )
         if not in_time:
             self.late_count += 1
+            for one in recalls:
+                one.mark(RecallMark.LATE)
 
     def _return(self, items: Iterable[ReturnItem]) -> Limit:
         return self._meta.tell(Op.LEASE_RETURN, LeaseReturn(tuple(items)), urgent=True)
@@ -292,7 +331,9 @@ class Recalls:
     def restarted(self) -> None:
         """Another metaserver took over: it was told the exclusive leases, is told others before it
         grants anything; what was held by a directory is held by itself. Attributes end: some
-        changes of them ask nobody, and tell afterwards, which may not have come to be."""
+        changes of them ask nobody, and tell afterwards, which may not have come to be. Recalls in
+        work go on; what they have not returned yet is told as held."""
+        self._mark_all(RecallMark.RESTARTED)
         self._caches.single_all()
         self._forget(self._leases.table.end(LEASE_META))
 
@@ -314,9 +355,14 @@ class Recalls:
 
     def evicted(self) -> None:
         """The session is lost, with every lease."""
+        self._mark_all(RecallMark.SESSION_LOST)
         self._caches.single_all()
         self._forget(self._leases.table.clear())
         self._names.leases_clear()
+
+    def _mark_all(self, mark: RecallMark) -> None:
+        for one in self._in_work.values():
+            one.mark(mark)
 
     def _forget(self, held: dict[int, int]) -> None:
         for ino, bits in held.items():
@@ -326,9 +372,15 @@ class Recalls:
             self._names.lease_drop(0, inos, facets)
 
 
-def _by_facets(lost: dict[int, int]) -> dict[int, list[int]]:
-    """Inodes by the facets that are lost, as the kernel and the lanes are told of them."""
+def _enter_all(recalls: Iterable[RecallProgress], state: RecallState) -> None:
+    for one in recalls:
+        one.enter(state)
+
+
+def _by_facets(lost: dict[K, int]) -> dict[int, list[K]]:
+    """Inodes, or their recalls, by the facets that are lost, as the kernel and the lanes are told
+    of them."""
     groups = defaultdict(list)
-    for ino, bits in lost.items():
-        groups[bits & LEASE_SHARED_ALL].append(ino)
+    for one, bits in lost.items():
+        groups[bits & LEASE_SHARED_ALL].append(one)
     return groups

@@ -22,6 +22,7 @@ from fscommon.errors import ConfigError
 C = TypeVar("C")
 
 ByteSize = NewType("ByteSize", int)
+FILE_BYTES_MAX: Final = 1 << 20
 
 _UNITS: Final = {
     "": 1,
@@ -39,15 +40,34 @@ _UNITS: Final = {
 }
 
 
+class MissingFileError(ConfigError):
+    """There is no such file."""
+
+
 def load(cls: type[C], path: Path | str) -> C:
     """The file as a `cls`. Raises ConfigError."""
+    return from_table(cls, read_table(path), str(path))
+
+
+def read_table(path: Path | str) -> dict[str, Any]:
+    """The keys and values of the file. Raises ConfigError."""
     try:
-        table = tomllib.loads(Path(path).read_bytes().decode())
+        with Path(path).open("rb") as file:
+            octets = file.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"cannot read {path}: {error.strerror}") from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # a NUL in its name
+        raise ConfigError(f"cannot read {path!r}: {error}") from error
+    if len(octets) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path} is too large: at most {FILE_BYTES_MAX} bytes are allowed")
+    try:
+        return tomllib.loads(octets.decode())
+    except RecursionError:
+        raise ConfigError(f"{path} is not TOML: its values are nested too deeply") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    return from_table(cls, table, str(path))
 
 
 def from_table(cls: type[C], table: dict[str, Any], where: str) -> C:

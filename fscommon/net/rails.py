@@ -54,7 +54,10 @@ class RdmaSettings:
         if not MEMORY_MIB_MIN <= self.memory_mib <= MEMORY_MIB_MAX:
             raise ValueError(f"rdma_memory_mib is from {MEMORY_MIB_MIN} to {MEMORY_MIB_MAX}")
         for subnet in self.wishes.subnets:
-            ipaddress.ip_network(subnet)
+            try:
+                ipaddress.ip_network(subnet)
+            except ValueError as error:
+                raise ValueError(f"rdma_subnets: {error}") from error
 
     def port_memory_mib(self) -> int:
         """Memory to be registered, and so pinned, on each port, in MiB; less where a control group

@@ -10,6 +10,7 @@ import pytest
 
 from fscommon.config import ByteSize, MountOptions, load, parse_mount_options, parse_size
 from fscommon.config.mount_options import FORMER_WORDS
+from fscommon.config.toml import FILE_BYTES_MAX
 from fscommon.errors import ConfigError
 
 NO_LIMIT = ByteSize(0)
@@ -92,10 +93,20 @@ def test_a_missing_file(tmp_path: Path) -> None:
         load(Config, tmp_path / "none.toml")
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="is not TOML"):
+@pytest.mark.parametrize(
+    ("octets", "words"),
+    [
+        (b"\xff\xfe", "is not TOML"),
+        (b"name = " + b"[" * 100_000, "is not TOML: its values are nested too deeply"),
+        (b"count = " + b"9" * 5000, "is not TOML: Exceeds the limit"),
+        (b"#" * (FILE_BYTES_MAX + 1), f"is too large: at most {FILE_BYTES_MAX} bytes"),
+    ],
+)
+def test_bytes_that_are_no_toml(tmp_path: Path, octets: bytes, words: str) -> None:
+    (tmp_path / "c.toml").write_bytes(octets)
+    with pytest.raises(ConfigError, match=words) as refused:
         load(Config, tmp_path / "c.toml")
+    assert str(tmp_path / "c.toml") in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,9 @@ class ForegroundReporter(Reporter):
         sys.stderr.write(message + "\n")
 
 
-def run_in_background(serve: Callable[[Reporter], None], keep: str = "") -> int:
-    """Fork; the child runs serve(), the parent returns the exit code once that is ready. keep: the
-    mountpoint, if a keeper is to hold the mount: then that is the child, and the client its child.
+def run_in_background(serve: Callable[[Reporter], None], mountpoint: str) -> int:
+    """Fork; the child becomes the keeper, whose child runs serve(), and the parent returns the exit
+    code once that is ready.
 
     Call it before any thread or event loop exists."""
     if "/" in sys.argv[0]:  # the next process is to find it from another directory
@@ -81,8 +81,7 @@ def run_in_background(serve: Callable[[Reporter], None], keep: str = "") -> int:
         os.close(writing)
         return _await_child(reading)
     os.close(reading)
-    if keep:
-        _fork_from_keeper(keep)
+    _fork_from_keeper(mountpoint)
     exit_code = EXIT_SYSTEM
     try:
         _leave_terminal()

@@ -3,6 +3,7 @@
 The handlers' latencies are observed as they happen, and only when an endpoint is configured.
 """
 
+import errno
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -48,7 +49,7 @@ class ClientMetrics:
             self._endpoint = self._open()
         except ConfigError as error:
             if not self._is_patient:
-                raise
+                raise _with_remedy(error) from error.__cause__
             if self._refusals.permit() is not None:
                 self._log.warning("no metrics yet", error=error)
 
@@ -101,6 +102,14 @@ class ClientMetrics:
     def _reconnects(self, server: str, count: int) -> None:
         if count:
             self.metrics.counter("braidfs_reconnects_total", server=server).inc(count)
+
+
+def _with_remedy(error: ConfigError) -> ConfigError:
+    """Mounts of a host share a file, but not an address."""
+    cause = error.__cause__
+    if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
+        return error
+    return ConfigError(f"{error}: give a second mount its own file, by -o config=FILE")
 
 
 async def run_without_metrics(meta: MetaClient, data: DataConnections) -> None:

@@ -51,12 +51,9 @@ from .metrics import ClientMetrics, Run, run_without_metrics, traffic_of
 from .plan import (
     Plan,
     announced_bytes_max,
-    http_certificate,
     prefetches,
-    rdma_settings,
     rest_memory,
     set_prefetch,
-    tls_settings,
     written_bytes_max,
 )
 from .reaper import Handlers, Reaper
@@ -93,7 +90,7 @@ class MountedClient:
         self._credential = credential
         self._grant = Grant(credential)
         self._transport = transport_of(
-            tls_settings(plan.options), is_local=plan.options.transport != "tcp"
+            plan.config.tls_settings(), is_local=plan.config.transport != "tcp"
         )
         self._is_refused = False
         self._is_read_only = False
@@ -334,7 +331,7 @@ class MountedClient:
         return files
 
     def _make_rails(self, datapath: Datapath) -> Rails:
-        rails = Rails(datapath.cluster, rdma_settings(self._plan.options), Log("rdma"))
+        rails = Rails(datapath.cluster, self._plan.config.rdma(), Log("rdma"))
         rails.refresh()
         return rails
 
@@ -589,9 +586,9 @@ class MountedClient:
 
     def _metrics(self, operations: Operations, datapath: Datapath) -> AbstractContextManager[Run]:
         """The metrics endpoint for as long as the mount serves, if one is wanted."""
-        options, is_patient = self._plan.options, self._generation > 0
-        if not options.metrics_listen:
+        config, is_patient = self._plan.config, self._generation > 0
+        if not config.metrics_listen:
             return nullcontext(run_without_metrics)
-        certificate = http_certificate(options)
-        metrics = ClientMetrics(options.metrics_listen, certificate, is_patient=is_patient)
+        certificate = config.http_certificate()
+        metrics = ClientMetrics(config.metrics_listen, certificate, is_patient=is_patient)
         return metrics.watching(operations, datapath)

@@ -1,20 +1,15 @@
 """What a mount was asked for, and what its options come to."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import trio
 
 from fscommon.config.mount_options import MountOptions
-from fscommon.config.tls import OFF, TlsSettings
-from fscommon.errors import ConfigError
 from fscommon.machine import memory_bytes
 from fscommon.native import Datapath
-from fscommon.net.rails import RdmaSettings
-from fscommon.net.rdma import Wishes
-from fscommon.observe.endpoint import HttpCertificate
 
+from .config import ClientConfig
 from .pressure import memory_is_limited, memory_is_short
 from .source import Source
 
@@ -28,48 +23,14 @@ SEQUENTIAL_PART: Final = 4  # of what may be read ahead: for sequential readers
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was asked for. source_text is shown in the table of mounts."""
+    """What was asked for. source_text is shown in the table of mounts. config: client.toml, and
+    options of former releases that override it."""
 
     source: Source
     source_text: str
     mountpoint: str
     options: MountOptions
-
-
-def rdma_settings(options: MountOptions) -> RdmaSettings:
-    """Raises ConfigError."""
-
-    def words(joined: str) -> tuple[str, ...]:
-        return tuple(filter(None, joined.split("+")))
-
-    devices, subnets = words(options.rdma_devices), words(options.rdma_subnets)
-    wishes = Wishes(devices, subnets, options.rdma_gid_index)
-    transport = options.transport
-    if options.tls != OFF and transport == "rdma":
-        raise ConfigError("mount options: transport=rdma has no encryption: leave it out, or tls")
-    if options.tls != OFF:
-        transport = "tcp"
-    try:
-        return RdmaSettings(transport, wishes, options.rdma_memory_mib)
-    except ValueError as error:
-        raise ConfigError(f"mount options: {error}") from error
-
-
-def tls_settings(options: MountOptions) -> TlsSettings:
-    """Raises ConfigError."""
-    try:
-        return TlsSettings(options.tls, Path(options.tls_ca))
-    except ValueError as error:
-        raise ConfigError(f"mount options: {error}") from error
-
-
-def http_certificate(options: MountOptions) -> HttpCertificate | None:
-    """Of the metrics; None: they are plain. Raises ConfigError."""
-    if not options.http_tls:
-        return None
-    if not options.metrics_listen:
-        raise ConfigError("mount options: http_tls is of metrics: say metrics_listen, too")
-    return HttpCertificate(Path(options.tls_certificate), Path(options.tls_key))
+    config: ClientConfig
 
 
 def written_bytes_max(mib: int) -> int:

@@ -12,13 +12,14 @@ from typing import TextIO, cast
 import trio
 
 from fscommon.auth.key import Credential, load_credential
-from fscommon.config.mount_options import FORMER_WORDS
+from fscommon.config.mount_options import FORMER_WORDS, MountOptions
 from fscommon.errors import BraidError
 from fscommon.net.tls import transport_of
 from fscommon.observe.log import Log, start_logging
 from fscommon.tasks import calm_collector, sole_exception
 
 from . import fd_store, handover, kernel
+from .config import lines_for
 from .daemon import (
     EXIT_MOUNT,
     EXIT_OK,
@@ -29,7 +30,7 @@ from .daemon import (
 )
 from .handover import Handed
 from .mount import MountedClient
-from .plan import Plan, http_certificate, rdma_settings, tls_settings
+from .plan import Plan
 from .syslog_stream import SyslogStream
 
 
@@ -40,27 +41,37 @@ def place_of(directory: str) -> str:
     return directory if handover.is_taking() else os.path.realpath(directory)
 
 
+def is_next_process() -> bool:
+    """Whether this process goes on with a mount of another one."""
+    return handover.is_taking()
+
+
+def tell_system(error: BraidError) -> None:
+    """Why this process cannot go on with a mount: a keeper started it, and no terminal shows it."""
+    start_logging("info", stream=cast(TextIO, SyslogStream("braidfs")))
+    Log("mount").error("the next process of a mount cannot begin", error=error)
+
+
 def mount(plan: Plan, *, foreground: bool) -> int:
     """Mount and serve; the exit code. In the background it returns once the mount serves.
 
     Raises ConfigError for what can be seen to be wrong before anything is started."""
     if handover.is_check():
         load_credential(plan.options.key_file)
-        transport_of(tls_settings(plan.options))
+        transport_of(plan.config.tls_settings())
         sys.stdout.write(f"{handover.VERSION}\n")
         return EXIT_OK
     handed = handover.taken()
     if handed is not None:
         return _go_on(plan, handed)
-    rdma_settings(plan.options)
-    transport_of(tls_settings(plan.options))
-    http_certificate(plan.options)
+    transport_of(plan.config.tls_settings())
     kernel.check_device()
     kernel.check_mountpoint(plan.mountpoint)
     credential = load_credential(plan.options.key_file)
     if not foreground:
-        keep = plan.mountpoint if plan.options.keeper else ""
-        return run_in_background(lambda reporter: _run(plan, credential, reporter, True), keep)
+        return run_in_background(
+            lambda reporter: _run(plan, credential, reporter, True), plan.mountpoint
+        )
     own = ForegroundReporter()
     _run(plan, credential, own, False)
     return own.exit_code
@@ -87,11 +98,11 @@ def _run(
     the supervisor."""
     log = Log("mount")
     try:
-        options = plan.options
-        to_syslog = in_background and not options.log_file
+        config = plan.config
+        to_syslog = in_background and not config.log_file
         stream = cast(TextIO, SyslogStream("braidfs")) if to_syslog else None
-        start_logging(options.log_level, file=options.log_file, stream=stream)
-        _tell_former_words(log, options.former_words)
+        start_logging(config.log_level, file=config.log_file, stream=stream)
+        _tell_former_words(log, plan.options)
         calm_collector()
         client = MountedClient(plan, credential, handed)
         trio.run(client.run, reporter, strict_exception_groups=True)
@@ -111,10 +122,17 @@ def _run(
             reporter.failed(EXIT_SYSTEM, f"braidfs: internal error: {cause!r}")
 
 
-def _tell_former_words(log: Log, words: tuple[str, ...]) -> None:
-    if words:
-        instead = "; ".join(f"{word}: {FORMER_WORDS[word]}" for word in dict.fromkeys(words))
+def _tell_former_words(log: Log, options: MountOptions) -> None:
+    if options.former_words:
+        words = dict.fromkeys(options.former_words)
+        instead = "; ".join(f"{word}: {FORMER_WORDS[word]}" for word in words)
         log.warning("mount options of former releases do nothing any more", instead=instead)
+    if options.moved_words:
+        log.warning(
+            "mount options of former releases override the client's file: write it there instead",
+            file=options.config,
+            write="; ".join(lines_for(options)),
+        )
 
 
 def _sentence(plan: Plan, error: BraidError) -> str:

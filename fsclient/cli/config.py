@@ -1,9 +1,9 @@
 """braidfs config: what the programs' TOML files say, and what is wrong with them.
 
-A file is known by its keys: those of a metaserver, of a storage server, or of this command; those
-of mounts that are services by their names (mount_files). A server program checks its own file (its
---check); then comes what can only be seen on this host: key, folders, addresses. Nothing is started
-or changed.
+A file is known by its keys: those of a metaserver, of a storage server, of the mounts of a host
+(client.toml), or of this command; those of mounts that are services by their names (mount_files). A
+server program checks its own file (its --check); then comes what can only be seen on this host:
+key, folders, addresses. Nothing is started or changed.
 """
 
 import errno
@@ -13,20 +13,23 @@ import shutil
 import socket
 import subprocess
 import sys
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from fscommon.auth.key import load_key
 from fscommon.config import load
 from fscommon.config.describe import Key, describe
+from fscommon.config.toml import read_table
 from fscommon.errors import ConfigError
 from fscommon.net.address import METASERVER_PORT, STORAGESERVER_PORT, parse_address
+from fscommon.net.tls import transport_of
 
+from ..config import KEYS, ClientConfig, load_config
 from . import mount_files
 from .frame import (
     EXIT_DONE,
@@ -40,7 +43,7 @@ from .frame import (
 )
 
 FOLDER: Final = "/etc/braidfs"
-PROGRAMS: Final = ("metaserver", "storageserver", "admin", "mount")
+PROGRAMS: Final = ("metaserver", "storageserver", "client", "admin", "mount")
 _CHECK_SECONDS_MAX: Final = 30
 
 
@@ -59,6 +62,8 @@ def load_any(path: Path, program: str | None) -> Loaded:
     kind = program or _guess(path)
     if kind == "mount":
         return Loaded(str(path), kind, mount_files.keys_of(path))
+    if kind == "client":
+        return Loaded(str(path), kind, tuple(describe(load_config(path))))
     if kind == "admin":
         return Loaded(str(path), kind, tuple(describe(load(AdminConfig, path))))
     words = [_program(f"braidfs-{kind}"), "--config", str(path), "--check"]
@@ -82,15 +87,15 @@ def _program(name: str) -> str:
 def _guess(path: Path) -> str:
     if path.suffix == mount_files.SUFFIX:
         return "mount"
-    try:
-        table = tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+    table = read_table(path)
     if "targets" in table or "storage" in path.stem or {"name", "metaservers"} <= set(table):
         return "storageserver"
-    return "admin" if "state_directory" not in table and "metaservers" in table else "metaserver"
+    if "state_directory" in table or "meta" in path.stem:
+        return "metaserver"
+    if "metaservers" in table or path.stem == "admin":
+        return "admin"
+    is_client = "client" in path.stem or (bool(table) and set(table) <= KEYS)
+    return "client" if is_client else "metaserver"
 
 
 @click.group(cls=Group)
@@ -202,15 +207,18 @@ def _print_check(console: Console, seen: list[dict[str, Any]]) -> None:
             markup=False,
         )
         for text in one["errors"]:
-            console.print(f"  [red]✗[/] {text}")
+            console.print(f"  [red]✗[/] {escape(text)}")
         for text in one["warnings"]:
-            console.print(f"  [yellow]![/] {text}")
+            console.print(f"  [yellow]![/] {escape(text)}")
 
 
 def _on_host(loaded: Loaded) -> tuple[list[str], list[str]]:
     """Errors and warnings that only this host can show."""
     if loaded.program == "mount":
-        return mount_files.errors_of(Path(loaded.path)), []
+        path = Path(loaded.path)
+        return mount_files.errors_of(path), mount_files.warnings_of(path)
+    if loaded.program == "client":
+        return _client_on_host(load_config(loaded.path))
     errors: list[str] = []
     warnings: list[str] = []
     try:
@@ -226,6 +234,25 @@ def _on_host(loaded: Loaded) -> tuple[list[str], list[str]]:
             _check_listen(name, text, port, errors, warnings)
     if loaded.program == "storageserver":
         _check_targets(loaded.get("targets"), errors, warnings)
+    return errors, warnings
+
+
+def _client_on_host(config: ClientConfig) -> tuple[list[str], list[str]]:
+    errors: list[str] = []
+    warnings: list[str] = []
+    try:
+        transport_of(config.tls_settings())
+    except ConfigError as error:
+        errors.append(str(error))
+    if config.metrics_listen:
+        _check_listen("metrics_listen", config.metrics_listen, 0, errors, warnings)
+    if certificate := config.http_certificate():
+        for path in (certificate.certificate, certificate.key):
+            if not os.access(path, os.R_OK):
+                errors.append(f"http_tls: {path} cannot be read by uid {os.geteuid()}")
+    folder = Path(config.log_file).parent
+    if config.log_file and not os.access(folder, os.W_OK):
+        errors.append(f"log_file {config.log_file}: {folder} is no directory that can be written")
     return errors, warnings
 
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from fscommon.auth.key import load_credential
 from fscommon.config.describe import Key, describe
-from fscommon.config.mount_options import MountOptions, parse_mount_options
+from fscommon.config.mount_options import FORMER_WORDS, MountOptions, parse_mount_options
 from fscommon.config.toml import unknown_word
 from fscommon.errors import ConfigError
 
+from ..config import config_of, lines_for
 from ..kernel import is_mounted
-from ..plan import http_certificate, rdma_settings, tls_settings
 from ..source import parse_source
 
 FOLDER: Final = "mounts"  # in that of the configuration
@@ -36,7 +36,8 @@ def keys_of(path: Path) -> tuple[Key, ...]:
     return (
         Key("directory", mountpoint_of(path), False),
         Key("source", source, False),
-        *describe(options),
+        *(key for key in describe(options) if key.name != "moved_words"),
+        *(Key(name, value, False) for name, value in options.moved_words),
     )
 
 
@@ -44,12 +45,7 @@ def errors_of(path: Path) -> list[str]:
     """What can be seen to be wrong on this host. Raises ConfigError."""
     _, options = _read(path)
     errors = []
-    for look in (
-        lambda: load_credential(options.key_file),
-        lambda: rdma_settings(options),
-        lambda: tls_settings(options),
-        lambda: http_certificate(options),
-    ):
+    for look in (lambda: load_credential(options.key_file), lambda: config_of(options)):
         try:
             look()
         except ConfigError as error:
@@ -58,6 +54,14 @@ def errors_of(path: Path) -> list[str]:
     if not is_mounted(point) and not Path(point).is_dir():
         errors.append(f"{point} is not a directory: make it, or rename {path.name}")
     return errors
+
+
+def warnings_of(path: Path) -> list[str]:
+    """What works for one release more. Raises ConfigError."""
+    _, options = _read(path)
+    instead = [f"{word}: {FORMER_WORDS[word]}" for word in dict.fromkeys(options.former_words)]
+    moved = [f"write it into {options.config}: {line}" for line in lines_for(options)]
+    return [f"an option of a former release: {text}" for text in (*instead, *moved)]
 
 
 def _read(path: Path) -> tuple[str, MountOptions]:

@@ -20,7 +20,7 @@ from ..source import parse_source
 from .remount import is_remount, remount
 
 _RELATIVE_FILE = re.compile(
-    r"((?:^|,|^-\w*o)(?:key_file|log_file|tls_ca|tls_certificate|tls_key)=)([^/,][^,]*)"
+    r"((?:^|,|^-\w*o)(?:key_file|config|log_file|tls_ca|tls_certificate|tls_key)=)([^/,][^,]*)"
 )
 USAGE = "usage: mount.fuse.braidfs HOST[:PORT][,HOST2...]:/SUBDIR DIR [-sfnv] [-o OPTIONS]"
 
@@ -70,13 +70,17 @@ def mount_source(request: Request, *, foreground: bool) -> int:
         return _fail(EXIT_USAGE, str(error))
     if request.is_fake:
         return EXIT_OK
-    from ..plan import Plan  # noqa: PLC0415 - usage errors need none of it
-    from ..serve import mount, place_of  # noqa: PLC0415
+    from ..config import config_of  # noqa: PLC0415 - usage errors need none of it
+    from ..plan import Plan  # noqa: PLC0415
+    from ..serve import is_next_process, mount, place_of, tell_system  # noqa: PLC0415
 
-    plan = Plan(source, request.source, place_of(request.directory), options)
+    directory, is_next = place_of(request.directory), is_next_process()
     try:
+        plan = Plan(source, request.source, directory, options, config_of(options))
         return mount(plan, foreground=foreground)
     except BraidError as error:
+        if is_next:
+            tell_system(error)
         return _fail(EXIT_MOUNT, f"cannot mount {request.source}: {error}")
     except OSError as error:
         return _fail(EXIT_SYSTEM, f"cannot mount {request.source}: {error}")

@@ -2,7 +2,8 @@
 
 Words that belong to the kernel (nosuid, sync, ...) are kept for mount(2), those of mount(8) and
 systemd are taken and ignored; anything unknown is
-refused with the nearest known option. fsclient decides what the options do.
+refused with the nearest known option. fsclient decides what the options do. What is the same for
+all mounts of a host is in a file, client.toml (fsclient.config).
 """
 
 import math
@@ -10,10 +11,11 @@ import typing
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from fscommon.config.tls import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, OFF
 from fscommon.config.toml import unknown_word
 from fscommon.errors import ConfigError
 from fscommon.limits import BUSY_POLL_US_MAX, INLINE_LENGTH_MAX
+
+CONFIG_FILE: Final = "/etc/braidfs/client.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class MountOptions:
     kernel_words: what mount(2) is told, comma-separated, in the order given."""
 
     key_file: str = "/etc/braidfs/cluster.key"
+    config: str = CONFIG_FILE
     lanes: int = 0
     timeout: float = 60.0  # how long a request waits for a dead server before EIO
     hard: bool = False  # wait for ever instead
@@ -34,25 +37,13 @@ class MountOptions:
     read_mib: int = 256  # read ahead and not read yet; at most 1/32 of that memory
     busy_poll_us: int = 200
     inline: int = INLINE_LENGTH_MAX  # new files of so many bytes lie with the metaserver; 0: none
-    keeper: int = 1  # a process that holds the mount, and goes on when the client is killed
-    metrics_listen: str = ""
-    log_file: str = ""
-    log_level: str = "info"
-    transport: str = "auto"  # or rdma: refuse to mount without it; or tcp
-    rdma_devices: str = ""  # names joined by "+", as mlx5_0:1+mlx5_bond_*
-    rdma_subnets: str = ""  # joined by "+"
-    rdma_gid_index: int = -1
-    rdma_memory_mib: int = 256
-    tls: str = OFF  # or optional, required; bytes go by TCP then
-    tls_ca: str = str(AUTHORITY_FILE)
-    http_tls: bool = False  # metrics by https, with tls_certificate
-    tls_certificate: str = str(CERTIFICATE_FILE)
-    tls_key: str = str(KEY_FILE)
     cache_dir: str = ""  # on a disk of this node: what was read is kept there
     cache_size: str = ""  # as 200GiB
     passthrough: bool = False  # with ro: large sealed files are read there by the kernel itself
     kernel_words: str = ""
     former_words: tuple[str, ...] = ()  # options of former releases, which do nothing any more
+    # Keys of client.toml that were options in former releases: name and value, as in that file.
+    moved_words: tuple[tuple[str, Any], ...] = ()
 
 
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
@@ -63,9 +54,6 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "read_mib": (0, 1 << 20),
     "busy_poll_us": (0, BUSY_POLL_US_MAX),
     "inline": (0, INLINE_LENGTH_MAX),
-    "keeper": (0, 1),
-    "rdma_gid_index": (-1, 255),
-    "rdma_memory_mib": (32, 1 << 16),
 }
 _CHOICES: Final = {"prefetch": ("auto", "off")}
 # Options of former releases: taken for one release more, and what to write in place of each.
@@ -80,7 +68,26 @@ FORMER_WORDS: Final = {
     "fetch_ahead": "write prefetch=off to fetch nothing ahead",
     "open_fetch": "write prefetch=off to fetch nothing ahead",
     "io_uring": "requests come by /dev/fuse",
+    "keeper": "each mount in the background has a keeper",
 }
+# Options that are keys of client.toml now. For one release more they are taken, and override the
+# file for their mount. The values of a list are joined by "+".
+MOVED_WORDS: Final[dict[str, type]] = {
+    "transport": str,
+    "rdma_devices": list,
+    "rdma_subnets": list,
+    "rdma_gid_index": int,
+    "rdma_memory_mib": int,
+    "tls": str,
+    "tls_ca": str,
+    "http_tls": bool,
+    "tls_certificate": str,
+    "tls_key": str,
+    "metrics_listen": str,
+    "log_file": str,
+    "log_level": str,
+}
+_FIELDS_OF_NO_OPTION: Final = frozenset(("kernel_words", "former_words", "moved_words"))
 _IGNORED_WORDS: Final = (
     "_netdev allow_other atime auto blksize bg default_permissions defaults diratime dirsync fg "
     "fsname group iversion lazytime loud mand nofail noatime noauto nodiratime nogroup noiversion "
@@ -96,10 +103,11 @@ _IGNORED_PREFIXES: Final = ("x-", "X-", "comment=", "uhelper=", "helper=")
 def parse_mount_options(text: str) -> MountOptions:
     """Raises ConfigError. Later words win, as with mount(8)."""
     hints = typing.get_type_hints(MountOptions)
-    known = {field.name for field in fields(MountOptions)} - {"kernel_words", "former_words"}
+    known = {field.name for field in fields(MountOptions)} - _FIELDS_OF_NO_OPTION
     values: dict[str, Any] = {}
     kernel_words = []
     former_words = []
+    moved_words: dict[str, Any] = {}
     for word in filter(None, (word.strip() for word in text.split(","))):
         name, equals, value = word.partition("=")
         if name in known:
@@ -110,6 +118,8 @@ def parse_mount_options(text: str) -> MountOptions:
             kernel_words.append(name)
         elif name in FORMER_WORDS:
             former_words.append(name)
+        elif name in MOVED_WORDS:
+            moved_words[name] = _convert(MOVED_WORDS[name], name, value if equals else None)
         elif name not in _IGNORED and not word.startswith(_IGNORED_PREFIXES):
             raise ConfigError(unknown_word("mount option", name, known))
     if values.get("sealed") and not values.get("ro"):
@@ -117,7 +127,10 @@ def parse_mount_options(text: str) -> MountOptions:
     if values.get("passthrough"):
         _check_passthrough(values)
     return MountOptions(
-        **values, kernel_words=",".join(kernel_words), former_words=tuple(former_words)
+        **values,
+        kernel_words=",".join(kernel_words),
+        former_words=tuple(former_words),
+        moved_words=tuple(moved_words.items()),
     )
 
 
@@ -142,6 +155,8 @@ def _convert(kind: type, name: str, value: str | None) -> Any:
     if name in _CHOICES and value not in _CHOICES[name]:
         choices = " or ".join(_CHOICES[name])
         raise ConfigError(f"the mount option '{name}={value}' is not {choices}")
+    if kind is list:
+        return [part for part in value.split("+") if part]
     return value if kind is str else _number(kind, name, value)
 
 
@@ -150,7 +165,7 @@ def _number(kind: type, name: str, value: str) -> int | float:
         number: int | float = int(value) if kind is int else float(value)
     except ValueError:
         raise ConfigError(f"the mount option '{name}={value}' is not a number") from None
-    low, high = _BOUNDS[name]
+    low, high = _BOUNDS.get(name, (-math.inf, math.inf))
     if not math.isfinite(number) or not low <= number <= high:
         raise ConfigError(f"the mount option '{name}={value}' is not from {low:g} to {high:g}")
     return number

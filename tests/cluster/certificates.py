@@ -33,9 +33,9 @@ class Certificates:
             "tls_key": str(self.folder / "server.key"),
         }
 
-    def options(self, mode: str = REQUIRED) -> tuple[str, ...]:
-        """The mount options of a client."""
-        return (f"tls={mode}", f"tls_ca={self.authority}")
+    def client_toml(self, mode: str = REQUIRED) -> dict[str, object]:
+        """The keys of a client's configuration."""
+        return {"tls": mode, "tls_ca": str(self.authority)}
 
     def issue(
         self, names: Sequence[str] = NAMES, *, days: int = 90, by: Path | None = None

@@ -9,13 +9,13 @@ import contextlib
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.cluster import mounts
 from tests.cluster.mounts import HELPER_LINK
 from tests.cluster.networks import Place
-from tests.cluster.plan import HERE, ClusterPlan, ServerPlan, save
+from tests.cluster.plan import HERE, ClusterPlan, ServerPlan, save, save_client_config
 from tests.cluster.process import Program, is_gone, stop_pid, wait_until, write_script
 
 BIN = Path(sys.prefix) / "bin"
@@ -155,14 +155,23 @@ class Cluster:
 
     @contextlib.contextmanager
     def second_client(
-        self, mountpoint: Path, *, folder: str = "/", options: str = "", place: Place = HERE
+        self,
+        mountpoint: Path,
+        *,
+        folder: str = "/",
+        options: str = "",
+        settings: Mapping[str, object] | None = None,
+        place: Place = HERE,
     ) -> Iterator[Path]:
         """Mounts another client of the same cluster, and unmounts it at the end.
 
-        Its log is client-NAME.log, named after its mount point.
+        Its log is client-NAME.log, named after its mount point. `settings`: more keys of its
+        client.toml.
         """
-        log = f"log_file={self.plan.state}/log/client-{mountpoint.name}.log"
-        words = ",".join(filter(None, (self.plan.options(), log, options)))
+        name = f"client-{mountpoint.name}"
+        keys = {"log_file": f"{self.plan.state}/log/{name}.log", **(settings or {})}
+        file = f"config={save_client_config(self.plan, name, keys)}"
+        words = ",".join(filter(None, (self.plan.options(), file, options)))
         link_mount_helper()
         mounts.mount(self.plan.source(folder), mountpoint, words, enter=place.enter)
         try:

@@ -100,6 +100,12 @@ def end_keeper(pid: int) -> None:
         stop_pid(parent, signal.SIGKILL)
 
 
+def kill_client(pid: int) -> None:
+    """Kills the client of that pid for good: nobody goes on with its mount."""
+    end_keeper(pid)
+    stop_pid(pid, signal.SIGKILL)
+
+
 def _is_client(command: list[str]) -> bool:
     programs = {Path(word).name for word in command[:2]}
     return bool(programs & {"mount.fuse.braidfs", "braidfs"})

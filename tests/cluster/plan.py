@@ -47,7 +47,7 @@ class ClusterPlan:
     metaserver: ServerPlan
     storageservers: tuple[ServerPlan, ...]
     client_metrics_port: int
-    # They map a program to its extra keys.
+    # They map a program, or "client", to its extra keys.
     settings: dict[str, dict[str, object]] = field(default_factory=dict)
     client_options: tuple[str, ...] = ()
     client_place: Place = HERE
@@ -73,12 +73,16 @@ class ClusterPlan:
 
     def options(self) -> str:
         """The options that every client of this cluster needs."""
-        return ",".join((f"key_file={self.key_file}", *self.client_options))
+        file = self.client_config_path("client")
+        return ",".join((f"key_file={self.key_file}", f"config={file}", *self.client_options))
 
     def mount_options(self) -> str:
-        """The options of the client that `up` mounts, with the places of its log and metrics."""
-        log = self.state / "log" / "client.log"
-        return f"{self.options()},log_file={log},metrics_listen={HOST}:{self.client_metrics_port}"
+        """The options of the client that `up` mounts, whose file has the places of its log and
+        metrics."""
+        return f"{self.options()},config={self.client_config_path('client-mount')}"
+
+    def client_config_path(self, name: str) -> Path:
+        return self.state / "config" / f"{name}.toml"
 
     def config_path(self, server: ServerPlan) -> Path:
         return self.state / "config" / f"{server.name}.toml"
@@ -187,7 +191,18 @@ def save(plan: ClusterPlan) -> None:
     plan.config_path(plan.metaserver).write_text(_toml(_metaserver_config(plan)))
     for server in plan.storageservers:
         plan.config_path(server).write_text(_storageserver_config(plan, server))
+    save_client_config(plan, "client", {})
+    listen = f"{HOST}:{plan.client_metrics_port}"
+    of_mount = {"log_file": str(plan.state / "log" / "client.log"), "metrics_listen": listen}
+    save_client_config(plan, "client-mount", of_mount)
     (plan.state / "cluster.env").write_text(_environment(plan))
+
+
+def save_client_config(plan: ClusterPlan, name: str, keys: Mapping[str, object]) -> Path:
+    """Writes a client.toml with these keys and those of all clients; returns its path."""
+    path = plan.client_config_path(name)
+    path.write_text(_toml({**plan.settings.get("client", {}), **keys}))
+    return path
 
 
 def _make_key(path: Path) -> None:

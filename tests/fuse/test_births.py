@@ -19,7 +19,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import SHORT_SESSIONS
-from tests.cluster.process import stop_pid, wait_until
+from tests.cluster.process import wait_until
 from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 from tests.fuse.turnover import Turnover
 
@@ -254,7 +254,7 @@ def test_two_clients_make_files_in_one_directory(
 def test_what_was_synced_survives_the_clients_death(
     make_cluster: Callable[..., Cluster], localdir: Path
 ) -> None:
-    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     delegated(cluster, folder)
@@ -268,7 +268,7 @@ def test_what_was_synced_survives_the_clients_death(
         os.fsync(file.fileno())
     pid = cluster.client_pid()
     assert pid is not None
-    stop_pid(pid, signal.SIGKILL)
+    mounts.kill_client(pid)
     cluster.unmount(lazy=True)
     cluster.mount()
     assert {*names, "synced"} <= set(os.listdir(folder))
@@ -348,7 +348,7 @@ def test_written_again_and_again(cluster: Cluster, folder: Path) -> None:
 @pytest.mark.expects_warnings
 def test_fsync_makes_the_file_whole(make_cluster: Callable[..., Cluster]) -> None:
     """The client process dies: what was synced is there, with what was created before it."""
-    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     for number in range(40):
@@ -359,7 +359,7 @@ def test_fsync_makes_the_file_whole(make_cluster: Callable[..., Cluster]) -> Non
         os.fsync(file.fileno())
     pid = cluster.client_pid()
     assert pid is not None
-    stop_pid(pid, signal.SIGKILL)
+    mounts.kill_client(pid)
     cluster.unmount(lazy=True)
     cluster.mount()
     assert (folder / "synced").read_bytes() == b"synced" * 1000

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import SHORT_SESSIONS
-from tests.cluster.process import stop_pid, wait_until
+from tests.cluster.process import wait_until
 from tests.fuse.looks import lanes_counted, seen_from
 
 pytestmark = pytest.mark.mount
@@ -157,7 +158,7 @@ def test_many_cut_sync_and_read_at_once(workdir: Path) -> None:
 
 @pytest.fixture
 def own(make_cluster: Callable[..., Cluster]) -> Cluster:
-    return make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
+    return make_cluster(settings=SHORT_SESSIONS)
 
 
 @pytest.mark.expects_warnings
@@ -181,7 +182,7 @@ def test_nothing_comes_back_after_the_clients_death(own: Cluster) -> None:
         assert cuts(own) > before
         pid = own.client_pid()
         assert pid is not None
-        stop_pid(pid, signal.SIGKILL)
+        mounts.kill_client(pid)
         own.unmount(lazy=True)
         with contextlib.suppress(OSError):
             os.close(fd)

@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 
 from fscommon.limits import INLINE_LENGTH_MAX
+from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import metric
 from tests.cluster.plan import SHORT_SESSIONS
-from tests.cluster.process import stop_pid, wait_until
+from tests.cluster.process import wait_until
 from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 
 pytestmark = pytest.mark.mount
@@ -442,7 +443,7 @@ def test_switched_off(make_cluster: Callable[..., Cluster]) -> None:
 
 @pytest.fixture
 def own(make_cluster: Callable[..., Cluster]) -> Iterator[tuple[Cluster, Path]]:
-    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     delegated(cluster, folder)
@@ -502,7 +503,7 @@ def test_what_was_synced_survives_the_clients_death(own: tuple[Cluster, Path]) -
         os.fsync(file.fileno())
     pid = cluster.client_pid()
     assert pid is not None
-    stop_pid(pid, signal.SIGKILL)
+    mounts.kill_client(pid)
     cluster.unmount(lazy=True)
     kill_metaserver(cluster)
     cluster.mount()

@@ -64,9 +64,12 @@ def mounted(
     cluster: Cluster, localdir: Path, folder: Path, directory: Path
 ) -> Iterator[CachedMount]:
     port = free_port(set())
-    options = f"cache_dir={directory},cache_size={SIZE},metrics_listen=127.0.0.1:{port}"
+    options = f"cache_dir={directory},cache_size={SIZE}"
+    listen = {"metrics_listen": f"127.0.0.1:{port}"}
     shown = f"/{folder.relative_to(cluster.mount_path)}"
-    with cluster.second_client(localdir / "with", folder=shown, options=options) as root:
+    with cluster.second_client(
+        localdir / "with", folder=shown, options=options, settings=listen
+    ) as root:
         yield CachedMount(root, port)
 
 

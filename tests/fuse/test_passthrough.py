@@ -39,8 +39,10 @@ class PassingMount:
     @contextmanager
     def mounted(self, more: str = "passthrough") -> Iterator[None]:
         words = ("ro", more, f"cache_dir={self.directory}", "cache_size=256MiB")
-        options = ",".join((*words, f"metrics_listen=127.0.0.1:{self._port}"))
-        with self._cluster.second_client(self.root, folder=self._folder, options=options):
+        listen = {"metrics_listen": f"127.0.0.1:{self._port}"}
+        with self._cluster.second_client(
+            self.root, folder=self._folder, options=",".join(words), settings=listen
+        ):
             yield
 
     def count(self, counter: str) -> int:

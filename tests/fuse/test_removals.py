@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import SHORT_SESSIONS
-from tests.cluster.process import stop_pid, wait_until
+from tests.cluster.process import wait_until
 from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 from tests.fuse.turnover import Turnover
 
@@ -327,7 +328,7 @@ def test_two_clients_remove_the_same_names(
 def test_what_was_synced_is_gone_after_the_clients_death(
     make_cluster: Callable[..., Cluster],
 ) -> None:
-    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     empty(cluster, folder)
@@ -341,7 +342,7 @@ def test_what_was_synced_is_gone_after_the_clients_death(
         (folder / name).unlink()
     pid = cluster.client_pid()
     assert pid is not None
-    stop_pid(pid, signal.SIGKILL)
+    mounts.kill_client(pid)
     cluster.unmount(lazy=True)
     cluster.mount()
     left = set(os.listdir(folder))

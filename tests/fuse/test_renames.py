@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import SHORT_SESSIONS
-from tests.cluster.process import stop_pid, wait_until
+from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 from tests.fuse.test_removals import USER, make, numbered
@@ -321,7 +322,7 @@ def test_none_is_lost_with_the_metaserver(
 
 @pytest.mark.expects_warnings
 def test_synced_ones_outlive_the_client(make_cluster: ClusterMaker) -> None:
-    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     for number in range(60):
@@ -332,7 +333,7 @@ def test_synced_ones_outlive_the_client(make_cluster: ClusterMaker) -> None:
     assert renames(cluster) > 20
     pid = cluster.client_pid()
     assert pid is not None
-    stop_pid(pid, signal.SIGKILL)
+    mounts.kill_client(pid)
     cluster.unmount(lazy=True)
     cluster.mount()
     assert sorted(os.listdir(folder)) == sorted(numbered(20))

@@ -78,8 +78,12 @@ def _read_all(mounted: Path) -> None:
 def test_a_warm_epoch_asks_nothing(cluster: Cluster, tree: Path, point: Path) -> None:
     """The bytes are those that were written, and the second time the kernel needs no request."""
     port = free_port(set())
-    options = f"ro,sealed,metrics_listen=127.0.0.1:{port}"
-    with cluster.second_client(point, folder=_folder(cluster, tree), options=options) as mounted:
+    with cluster.second_client(
+        point,
+        folder=_folder(cluster, tree),
+        options="ro,sealed",
+        settings={"metrics_listen": f"127.0.0.1:{port}"},
+    ) as mounted:
         _read_all(mounted)
         assert (mounted / "empty").read_bytes() == b""
         counted = native_counters(port)
@@ -135,8 +139,12 @@ def test_a_killed_client(cluster: Cluster, tree: Path, point: Path) -> None:
     """Readers wait for the next process, which does not keep the files open that the last one had
     open."""
     port = free_port(set())
-    options = f"ro,sealed,metrics_listen=127.0.0.1:{port}"
-    with cluster.second_client(point, folder=_folder(cluster, tree), options=options) as mounted:
+    with cluster.second_client(
+        point,
+        folder=_folder(cluster, tree),
+        options="ro,sealed",
+        settings={"metrics_listen": f"127.0.0.1:{port}"},
+    ) as mounted:
         before = mounts.client_pid(mounted)
         assert before is not None
         with ThreadPoolExecutor(1) as pool:

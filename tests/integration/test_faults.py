@@ -191,11 +191,11 @@ def test_answered_writes_survive_a_killed_storage_server(make_cluster: ClusterMa
 
 
 def test_killed_client_leaves_a_clean_unmount(make_cluster: ClusterMaker) -> None:
-    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     (cluster.mount_path / "file").write_bytes(b"written and closed")
     pid = cluster.client_pid()
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    mounts.kill_client(pid)
     assert wait_until(lambda: cluster.client_pid() is None, 20)
     with pytest.raises(OSError) as caught:
         os.listdir(cluster.mount_path)
@@ -207,14 +207,14 @@ def test_killed_client_leaves_a_clean_unmount(make_cluster: ClusterMaker) -> Non
 
 
 def test_unlinked_file_of_a_killed_client_is_reaped(make_cluster: ClusterMaker) -> None:
-    cluster = make_cluster(storage_servers=1, settings=SHORT_SESSIONS, client_options=["keeper=0"])
+    cluster = make_cluster(storage_servers=1, settings=SHORT_SESSIONS)
     path = cluster.mount_path / "orphan"
     fd = os.open(path, os.O_CREAT | os.O_WRONLY)
     os.write(fd, os.urandom(32 << 20))
     path.unlink()
     pid = cluster.client_pid()
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    mounts.kill_client(pid)
     assert wait_until(lambda: cluster.client_pid() is None, 20)
     with pytest.raises(OSError):
         os.close(fd)

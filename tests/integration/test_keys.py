@@ -512,8 +512,8 @@ def test_its_lanes_make_files_and_none_is_lost(make_cluster: ClusterMaker, local
     tree.mkdir()
     key, point, port = keys.make(tree), localdir / "mnt", free_port(set())
     inside = f"/{tree.relative_to(cluster.mount_path)}"
-    options = f"key_file={key},metrics_listen=127.0.0.1:{port}"
-    with cluster.second_client(point, folder=inside, options=options):
+    listen = {"metrics_listen": f"127.0.0.1:{port}"}
+    with cluster.second_client(point, folder=inside, options=f"key_file={key}", settings=listen):
         folder = point / "folder"
         folder.mkdir()
         for number in range(1000):

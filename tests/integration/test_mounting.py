@@ -15,6 +15,7 @@ from fscommon.net.rdma import SYSFS
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import metric
+from tests.cluster.plan import save_client_config
 from tests.cluster.process import is_gone, wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
@@ -231,7 +232,8 @@ def test_source_without_a_path(cluster: Cluster, mountpoint: Path) -> None:
 
 @pytest.mark.skipif(SYSFS.is_dir(), reason="this kernel has RDMA: tests/rdma has the other reasons")
 def test_transport_rdma_without_rdma(cluster: Cluster, mountpoint: Path) -> None:
-    options = cluster.plan.options() + ",transport=rdma"
+    file = save_client_config(cluster.plan, "by-rdma", {"transport": "rdma"})
+    options = f"{cluster.plan.options()},config={file}"
     line = _refused(cluster.plan.source(), mountpoint, options)
     assert "transport=rdma, but the kernel has no RDMA" in line and "rdma_rxe" in line
 

@@ -275,10 +275,14 @@ def test_the_keeper_ends_with_the_mount(make_cluster: ClusterMaker) -> None:
 
 
 @pytest.mark.full
-def test_without_a_keeper(make_cluster: ClusterMaker) -> None:
-    cluster = make_cluster(client_options=["keeper=0"])
+def test_whose_keeper_was_killed_before_ends_the_mount(make_cluster: ClusterMaker) -> None:
+    cluster = make_cluster()
     pid = cluster.client_pid()
     assert pid is not None
+    keeper = parent_of(pid)
+    os.kill(keeper, signal.SIGKILL)
+    assert wait_until(lambda: is_gone(keeper), 10)
+    (cluster.mount_path / "file").write_bytes(b"served without a keeper")
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: is_gone(pid), 10)
     assert wait_until(lambda: _errno_of_statvfs(cluster.mount_path) == errno.ENOTCONN, 10)

@@ -27,7 +27,7 @@ from fsclient.cli.frame import EXIT_UNHEALTHY, EXIT_UNREACHABLE
 from tests.cluster import mounts
 from tests.cluster.certificates import Certificates, make_certificates
 from tests.cluster.cluster import BIN, Cluster, link_mount_helper
-from tests.cluster.plan import SHORT_SESSIONS, free_port
+from tests.cluster.plan import SHORT_SESSIONS, free_port, save_client_config
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
@@ -112,8 +112,8 @@ def recorded(
             "listen": f"127.0.0.1:{port}",
             "advertise": f"127.0.0.1:{recorder.port_for(port)}",
         }
-    options = certificates.options() if certificates else ()
-    cluster = make_cluster(settings=settings, client_options=options)
+    settings["client"] = certificates.client_toml() if certificates else {}
+    cluster = make_cluster(settings=settings)
     source = f"127.0.0.1:{recorder.port_for(cluster.plan.metaserver.port)}:/"
     point = cluster.plan.state / "through"
 
@@ -162,19 +162,22 @@ def secure(make_cluster: ClusterMaker, certificates: Certificates, tmp_path: Pat
     settings = {
         "metaserver": {**own.toml(), **short, **http},
         "storageserver": {**own.toml(), "http_tls": True},
+        "client": own.client_toml(),
     }
-    return make_cluster(settings=settings, client_options=own.options())
+    return make_cluster(settings=settings)
 
 
-def refused_mount(cluster: Cluster, options: str) -> str:
+def refused_mount(cluster: Cluster, settings: dict[str, object]) -> str:
+    """settings: more keys of its client.toml. Returns what was said."""
     point = cluster.plan.state / "refused"
     point.mkdir(exist_ok=True)
+    file = save_client_config(cluster.plan, "refused", settings)
     words = (
         BIN / "mount.fuse.braidfs",
         cluster.plan.source(),
         point,
         "-o",
-        f"key_file={cluster.plan.key_file},timeout=3,{options}",
+        f"key_file={cluster.plan.key_file},config={file},timeout=3",
     )
     ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 32 and not mounts.is_mounted(point), ended
@@ -183,13 +186,14 @@ def refused_mount(cluster: Cluster, options: str) -> str:
 
 def check_what_is_told_to_whom(secure: Cluster, tmp_path: Path) -> None:
     """A mount without TLS, one that trusts another authority, RDMA, and the command line."""
-    assert "takes no connection without TLS" in refused_mount(secure, "tls=off")
+    assert "takes no connection without TLS" in refused_mount(secure, {"tls": "off"})
     other = make_certificates(tmp_path / "other")
-    said = refused_mount(secure, f"tls=required,tls_ca={other.authority}")
+    theirs = other.client_toml()
+    said = refused_mount(secure, theirs)
     assert "unable to get local issuer certificate" in said
-    assert "tls=optional" not in refused_mount(secure, f"tls=optional,tls_ca={other.authority}")
-    assert "RDMA" not in refused_mount(secure, "tls=required,tls_ca=/nonexistent")
-    assert "no encryption" in refused_mount(secure, "tls=required,transport=rdma")
+    assert "tls=optional" not in refused_mount(secure, {**theirs, "tls": "optional"})
+    assert "RDMA" not in refused_mount(secure, {"tls_ca": "/nonexistent"})
+    assert "no encryption" in refused_mount(secure, {"transport": "rdma"})
     cli = Cli(secure)
     assert "without TLS" in cli.run("status", code=EXIT_UNREACHABLE).stderr
 
@@ -264,13 +268,12 @@ def check_metrics_of_a_mount(secure: Cluster, tmp_path: Path) -> None:
     anything is mounted."""
     folder, port = tmp_path / "tls", free_port(set())
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    words = f"metrics_listen=127.0.0.1:{port},http_tls,tls_key={folder / 'server.key'}"
-    own = ",".join(Certificates(folder).options())
-    missing = refused_mount(secure, f"{own},{words},tls_certificate=/nonexistent")
+    own = Certificates(folder).toml()
+    listen = {"metrics_listen": f"127.0.0.1:{port}", "http_tls": True}
+    missing = refused_mount(secure, {**own, **listen, "tls_certificate": "/nonexistent"})
     assert "http_tls: /nonexistent" in missing and "No such file" in missing
-    assert "say metrics_listen, too" in refused_mount(secure, f"{own},http_tls")
-    options = f"{words},tls_certificate={folder / 'server.crt'}"
-    with secure.second_client(tmp_path / "metered", options=options):
+    assert "say metrics_listen, too" in refused_mount(secure, {**own, "http_tls": True})
+    with secure.second_client(tmp_path / "metered", settings={**own, **listen}):
         at = f"127.0.0.1:{port}/metrics"
         with urllib.request.urlopen(f"https://{at}", context=context, timeout=20) as reply:
             assert b'braidfs_up{program="client"} 1.0' in reply.read()
@@ -335,10 +338,9 @@ def test_a_cluster_changes_over(make_cluster: ClusterMaker, certificates: Certif
             if mode == "optional":
                 assert hashlib.sha256(path.read_bytes()).hexdigest() == written
         if mode == "optional":
-            options = ",".join(certificates.options("required"))
             cluster.unmount()
-            point, options = cluster.mount_path, f"{cluster.plan.options()},{options}"
-            mounts.mount(cluster.plan.source(), point, options)
+            save_client_config(cluster.plan, "client", certificates.client_toml())
+            mounts.mount(cluster.plan.source(), cluster.mount_path, cluster.plan.options())
         assert hashlib.sha256(path.read_bytes()).hexdigest() == written
 
 

@@ -149,9 +149,12 @@ class KeptMounts:
     def mounted(self, passes: bool) -> Iterator[tuple[Path, Callable[[str], int]]]:
         """The folder of the mount, and its counters."""
         port = free_port(set())
-        words = ("ro", *self._words, f"metrics_listen=127.0.0.1:{port}")
+        words = ("ro", *self._words)
         options = ",".join((*words, "passthrough") if passes else words)
-        with self._cluster.second_client(self._point, folder=self._below, options=options):
+        listen = {"metrics_listen": f"127.0.0.1:{port}"}
+        with self._cluster.second_client(
+            self._point, folder=self._below, options=options, settings=listen
+        ):
             yield self._point, lambda name: native_counters(port)[name]
 
     def clear(self) -> None:

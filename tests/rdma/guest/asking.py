@@ -2,9 +2,11 @@
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.plan import save_client_config
 from tests.dev.steps import tool
 from tests.rdma.guest.conftest import drop_caches, pattern, servers
 
@@ -49,10 +51,13 @@ def paths_of_status(cluster: Cluster) -> list[dict[str, object]]:
 
 
 def mount_by_hand(
-    cluster: Cluster, folder: Path, options: str, *limits: str
+    cluster: Cluster, folder: Path, *limits: str, settings: Mapping[str, object] | None = None
 ) -> "subprocess.CompletedProcess[str]":
+    """limits: words that go before those of the mount. settings: more keys of its client.toml."""
     folder.mkdir()
-    options = f"{options},rdma_memory_mib=32,log_file={folder}.log"
+    keys = {"transport": "auto", "log_file": f"{folder}.log", **(settings or {})}
+    file = save_client_config(cluster.plan, "by-hand", keys)
+    options = f"key_file={cluster.plan.key_file},config={file}"
     return subprocess.run(
         [*limits, "mount.fuse.braidfs", cluster.plan.source(), str(folder), "-o", options],
         capture_output=True,

@@ -38,7 +38,7 @@ def addresses_of(server: int) -> list[str]:
 
 def plan_of(state: Path, transport: str) -> ClusterPlan:
     rdma: dict[str, object] = {"transport": transport, "rdma_memory_mib": MEMORY_MIB}
-    settings = {"storageserver": rdma}
+    settings = {"storageserver": rdma, "client": rdma}
     places = {}
     for server in (1, 2):
         name = f"storageserver-{server}"
@@ -47,7 +47,7 @@ def plan_of(state: Path, transport: str) -> ClusterPlan:
     # With inline=0 no file is stored in its record: the metaserver has no RDMA, and bytes that it
     # moves out of records when a tiny file is written again (decision 0037) would count as payload
     # bytes that went by TCP.
-    options = (f"transport={transport}", f"rdma_memory_mib={MEMORY_MIB}", "timeout=900", "inline=0")
+    options = ("timeout=900", "inline=0")
     return make_plan(
         state, storage_servers=2, settings=settings, client_options=options, places=places
     )

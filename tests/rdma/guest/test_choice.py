@@ -83,8 +83,8 @@ def test_each_server_is_reached_as_both_ends_can(rdma_cluster: Cluster, tmp_path
         code, found = check(rdma_cluster, 2)
         assert (code, found["transport"], found["server"]) == (BY_TCP, "tcp", None), found
         assert found["server_reason"] == "transport=tcp", found
-        words = f"key_file={rdma_cluster.plan.key_file},transport=rdma"
-        refused = mount_by_hand(rdma_cluster, tmp_path / "none", words)
+        demanding: dict[str, object] = {"transport": "rdma"}
+        refused = mount_by_hand(rdma_cluster, tmp_path / "none", settings=demanding)
         assert refused.returncode != 0 and "127.0.0.2" in refused.stderr, refused.stderr
         assert "the server has no RDMA for us: transport=tcp" in refused.stderr, refused.stderr
     rdma_cluster.remount()  # the client would return by itself, but not before a pause

@@ -3,7 +3,6 @@ reported.
 """
 
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.mounts import kill_client
 from tests.cluster.process import wait_until
 from tests.rdma.guest.asking import (
     PATIENCE_S,
@@ -145,21 +145,25 @@ PYVERBS = "/usr/lib/python3/dist-packages/pyverbs"
 
 
 @pytest.mark.parametrize(
-    ("options", "limits", "reason"),
+    ("settings", "limits", "reason"),
     [
-        ("", hidden(LIBRARY), "pyverbs cannot be loaded"),
-        ("", hidden(PYVERBS), "install python3-pyverbs"),
-        ("rdma_devices=mlx5_0", (), "rxe0:1: not one of the configured devices"),
-        ("rdma_subnets=192.168.0.0/16", (), "rxe0:1: no address in the configured subnets"),
-        ("rdma_gid_index=200", (), "rxe0:1: it has no GID with index 200"),
-        ("", SMALL_MEMLOCK, "raise the memlock limit"),
+        ({}, hidden(LIBRARY), "pyverbs cannot be loaded"),
+        ({}, hidden(PYVERBS), "install python3-pyverbs"),
+        ({"rdma_devices": ["mlx5_0"]}, (), "rxe0:1: not one of the configured devices"),
+        ({"rdma_subnets": ["192.168.0.0/16"]}, (), "rxe0:1: no address in the configured subnets"),
+        ({"rdma_gid_index": 200}, (), "rxe0:1: it has no GID with index 200"),
+        ({}, SMALL_MEMLOCK, "raise the memlock limit"),
     ],
 )
 def test_a_mount_that_demands_rdma_says_what_is_missing(
-    rdma_cluster: Cluster, tmp_path: Path, options: str, limits: tuple[str, ...], reason: str
+    rdma_cluster: Cluster,
+    tmp_path: Path,
+    settings: dict[str, object],
+    limits: tuple[str, ...],
+    reason: str,
 ) -> None:
-    words = f"key_file={rdma_cluster.plan.key_file},transport=rdma,{options}"
-    result = mount_by_hand(rdma_cluster, tmp_path / "none", words.rstrip(","), *limits)
+    demanding = {"transport": "rdma", **settings}
+    result = mount_by_hand(rdma_cluster, tmp_path / "none", *limits, settings=demanding)
     assert result.returncode != 0 and reason in result.stderr, result.stderr
 
 
@@ -167,9 +171,7 @@ def test_with_too_small_a_memlock_limit_bytes_go_by_tcp(
     rdma_cluster: Cluster, tmp_path: Path
 ) -> None:
     folder = tmp_path / "small"
-    result = mount_by_hand(
-        rdma_cluster, folder, f"key_file={rdma_cluster.plan.key_file}", *SMALL_MEMLOCK
-    )
+    result = mount_by_hand(rdma_cluster, folder, *SMALL_MEMLOCK)
     assert result.returncode == 0, result.stderr
     try:
         (folder / "by-tcp").write_bytes(pattern(6)[: 1 << 20])
@@ -212,13 +214,12 @@ def test_a_killed_client_leaves_nothing_behind(rdma_cluster: Cluster, tmp_path: 
     before."""
     before = queue_pairs()
     folder = tmp_path / "killed"
-    options = f"key_file={rdma_cluster.plan.key_file},keeper=0"
-    result = mount_by_hand(rdma_cluster, folder, options)
+    result = mount_by_hand(rdma_cluster, folder)
     assert result.returncode == 0, result.stderr
     writer = write_by_itself(folder / "by-the-killed", pattern(7))
     try:
         assert wait_until(lambda: queue_pairs() > before, PATIENCE_S)
-        os.kill(client_of(folder), signal.SIGKILL)
+        kill_client(client_of(folder))
         writer.wait(PATIENCE_S)
     finally:
         writer.kill()
@@ -244,8 +245,8 @@ def test_a_mount_that_demands_rdma_says_what_is_wrong_with_the_ports(
     reason: str,
 ) -> None:
     with trouble():
-        words = f"key_file={rdma_cluster.plan.key_file},transport=rdma"
-        result = mount_by_hand(rdma_cluster, tmp_path / "none", words)
+        demanding: dict[str, object] = {"transport": "rdma"}
+        result = mount_by_hand(rdma_cluster, tmp_path / "none", settings=demanding)
     assert result.returncode != 0 and reason in result.stderr, result.stderr
     path = rdma_cluster.mount_path / "after-the-trouble"
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)

@@ -65,5 +65,5 @@ def test_a_relative_program_is_found_from_elsewhere(
     monkeypatch.setattr(sys, "argv", list(words))
     monkeypatch.setattr(os, "fork", lambda: 1)
     monkeypatch.setattr(daemon, "_await_child", lambda reading: 0)
-    assert daemon.run_in_background(lambda reporter: None) == 0
+    assert daemon.run_in_background(lambda reporter: None, "/mnt") == 0
     assert sys.argv == [os.path.abspath(words[0]), *words[1:]]

@@ -13,6 +13,7 @@ from fsclient.cli.mount_helper import with_absolute_files
         ("key_file=a.key", "key_file=HERE/a.key"),
         ("ro,key_file=../a.key,log_file=log/b", "ro,key_file=UP/a.key,log_file=HERE/log/b"),
         ("-okey_file=a.key,hard", "-okey_file=HERE/a.key,hard"),
+        ("config=own.toml,hard", "config=HERE/own.toml,hard"),
         ("-fo", "-fo"),
         ("key_file=/etc/a.key,log_file=", "key_file=/etc/a.key,log_file="),
         ("cache_dir=a,x-key_file=a.key", "cache_dir=a,x-key_file=a.key"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fsclient.config import ClientConfig, load_config
 from tests.cluster.process import wait_until
 from tests.deployment.hosts import Host, HostError, site, why_no_hosts
 from tests.dev import deb
@@ -20,7 +21,7 @@ from tests.dev.steps import ROOT
 pytestmark = pytest.mark.timeout(1500)
 PACKAGING = ROOT / "packaging" / "debian"
 NAMES = ("braidfs", "braidfs-metaserver", "braidfs-storageserver")
-ADMIN = "/etc/braidfs/admin.toml"
+CONFFILES = ("/etc/braidfs/admin.toml", "/etc/braidfs/client.toml")
 MOUNT_UNIT = "braidfs-mount@.service"
 
 
@@ -41,6 +42,17 @@ def test_every_program_and_unit_has_a_package() -> None:
     units = {unit.name for unit in (ROOT / "packaging" / "systemd").iterdir()}
     assert units == {f"{name}.service" for name in NAMES[1:]} | {MOUNT_UNIT}
     assert f"debian/{MOUNT_UNIT} lib/systemd/system" in (PACKAGING / "braidfs.install").read_text()
+
+
+def test_the_client_file_of_the_package_is_valid(tmp_path: Path) -> None:
+    """As it is shipped, and with the keys that it shows."""
+    shipped = PACKAGING / "client.toml"
+    assert load_config(shipped) == ClientConfig()
+    shown = tmp_path / "client.toml"
+    shown.write_text(re.sub(r"^# (\w+ = )", r"\1", shipped.read_text(), flags=re.M))
+    config = load_config(shown)
+    assert config.tls == "required" and config.metrics_listen and config.log_file
+    assert "client.toml etc/braidfs\n" in (PACKAGING / "braidfs.install").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +82,7 @@ def test_what_they_need_and_hold(debs: dict[str, Path]) -> None:
     held = output("dpkg-deb", "-c", debs["braidfs"])
     unit = f"lib/systemd/system/{MOUNT_UNIT}"
     programs = ("usr/bin/braidfs", "sbin/mount.fuse.braidfs")
-    for path in (*programs, "man1/braidfs-target.1.gz", ADMIN, unit):
+    for path in (*programs, "man1/braidfs-target.1.gz", *CONFFILES, unit):
         assert path in held
     assert str(ROOT) not in held
 
@@ -153,11 +165,14 @@ def test_the_installed_programs_work(host: Host) -> None:
 
 @pytest.mark.full
 def test_an_upgrade_keeps_configuration_bytes_and_mounts(host: Host) -> None:
-    host.run("tee", "-a", ADMIN, stdin='metaservers = ["127.0.0.1"]\n')
-    before = host.text("cat", ADMIN)
+    for path, text in zip(
+        CONFFILES, ('metaservers = ["127.0.0.1"]\n', 'log_level = "debug"\n'), strict=True
+    ):
+        host.run("tee", "-a", path, stdin=text)
+    before = host.text("cat", *CONFFILES)
     pid = host.text("systemctl", "show", "--value", "-p", "MainPID", "braidfs-storageserver")
     host.run("sh", "-c", "DEBIAN_FRONTEND=noninteractive dpkg -i /mnt/newer/*.deb")
-    assert host.text("cat", ADMIN) == before
+    assert host.text("cat", *CONFFILES) == before
     after = host.text("systemctl", "show", "--value", "-p", "MainPID", "braidfs-storageserver")
     assert after not in (pid, "0"), "it runs the new release"
     healthy = lambda: host.run("braidfs", "status", check=False).returncode == 0  # noqa: E731
@@ -171,10 +186,11 @@ def test_removing_leaves_what_is_the_administrators(host: Host) -> None:
     host.run("umount", "/data")
     host.run("dpkg", "-r", *NAMES)
     assert host.run("systemctl", "is-active", "braidfs-metaserver", check=False).returncode != 0
-    assert host.text("cat", ADMIN)  # it is a conffile
+    assert host.text("cat", *CONFFILES)
     host.run("dpkg", "-P", *NAMES)
-    with pytest.raises(HostError):
-        host.run("test", "-e", ADMIN)
+    for path in CONFFILES:
+        with pytest.raises(HostError):
+            host.run("test", "-e", path)
     assert not host.run("find", "/usr/lib/braidfs", check=False).stdout
     assert host.text("find", "/var/lib/braidfs/metaserver", "-name", "data.mdb")
     assert host.text("cat", "/etc/braidfs/cluster.key")

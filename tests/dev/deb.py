@@ -44,7 +44,7 @@ def _source(version: str, wheels: Iterable[Path]) -> Path:
     shutil.rmtree(_WORK, ignore_errors=True)
     source = _WORK / f"braidfs-{version}"
     shutil.copytree(_PACKAGING / "debian", source / "debian")
-    for name in ("admin.toml", "examples"):
+    for name in ("admin.toml", "client.toml", "examples"):
         (source / "debian" / name).rename(source / name)
     for unit in (_PACKAGING / "systemd").iterdir():
         shutil.copy2(unit, source / "debian" / unit.name)

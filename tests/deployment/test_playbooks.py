@@ -38,7 +38,12 @@ def small(wheels: Wheels) -> Iterator[tuple[Host, Playbooks]]:
         groups = {name: ["solo"] for name in ("metaservers", "storageservers", "clients")}
         playbooks = Playbooks(made, wheels, groups)
         cached = {"path": "/data", "cache_dir": "/srv/braidfs-cache", "cache_size": "64MiB"}
-        playbooks.variables = {"fsclient_mounts": [cached], "node_http_tls": True}
+        playbooks.variables = {
+            "fsclient_mounts": [cached],
+            "fsclient_metrics_listen": "127.0.0.1:9420",
+            "fsclient_settings": {"log_level": "debug", "rdma_devices": ["mlx5_0"]},
+            "node_http_tls": True,
+        }
         yield made.hosts["solo"], playbooks
 
 
@@ -120,7 +125,7 @@ def use(host: Host) -> None:
     mode = host.text("stat", "-c", "%U %a", "/etc/braidfs/cluster.key")
     assert mode.strip() == "braidfs 600"
     assert host.text("cat", "/etc/braidfs/cluster.key").strip() == KEY
-    assert "tls=required" in host.text("cat", "/etc/fstab")
+    assert "tls=" not in host.text("cat", "/etc/fstab")
     assert 'tls = "required"' in host.text("cat", "/etc/braidfs/admin.toml")
 
 
@@ -131,6 +136,10 @@ def assert_options_work(host: Host) -> None:
     assert "cache_dir=/srv/braidfs-cache,cache_size=64MiB" in line
     assert host.text("stat", "-c", "%U %a", "/srv/braidfs-cache").strip() == "root 700"
     assert host.text("sh", "-c", "ls -A /srv/braidfs-cache")
+    client = host.text("cat", "/etc/braidfs/client.toml")
+    assert 'tls = "required"\nmetrics_listen = "127.0.0.1:9420"\n' in client
+    assert 'log_level = "debug"\nrdma_devices = ["mlx5_0"]\n' in client
+    host.run("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/9420")
     for name in ("metaserver", "storageserver"):
         assert "http_tls = true" in host.text("cat", f"/etc/braidfs/{name}.toml")
     (client,) = json.loads(host.text("braidfs", "client", "list", "--json"))
@@ -172,7 +181,7 @@ def make_the_mount_a_service(host: Host, playbooks: Playbooks) -> None:
     assert host.text("systemctl", "is-active", unit) == "active\n"
     assert host.text("systemctl", "is-enabled", unit) == "enabled\n"
     conf = host.text("cat", "/etc/braidfs/mounts/data.conf")
-    assert "tls=required,key_file=/etc/braidfs/client.key" in conf
+    assert "OPTIONS=key_file=/etc/braidfs/client.key" in conf
     host.run("cmp", "/run/a", "/data/a")
     assert playbooks.run("clients", "-e", "clients_batch=1").changed == {"solo": 0}
 

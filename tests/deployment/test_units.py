@@ -35,8 +35,8 @@ key_file = "/etc/braidfs/cluster.key"
 path = "/srv/braidfs/t1"
 """
 FSTAB = """
-127.0.0.1:/ /data fuse.braidfs _netdev,nofail,x-systemd.automount,log_file=/run/data.log 0 0
-127.0.0.1:/ /also fuse.braidfs _netdev,nofail,log_file=/run/also.log 0 0
+127.0.0.1:/ /data fuse.braidfs _netdev,nofail,x-systemd.automount,config=/etc/braidfs/fstab.toml 0 0
+127.0.0.1:/ /also fuse.braidfs _netdev,nofail,config=/etc/braidfs/fstab.toml 0 0
 """
 SERVED = "braidfs-mount@served.service"
 LOAD = """
@@ -73,6 +73,7 @@ def _install(host: Host, wheels: Wheels) -> None:
     host.run("chown", "braidfs:braidfs", "/etc/braidfs/cluster.key")
     for name, text in (("metaserver", METASERVER), ("storageserver", STORAGESERVER)):
         host.run("tee", f"/etc/braidfs/{name}.toml", stdin=text)
+    host.run("tee", "/etc/braidfs/fstab.toml", stdin='log_file = "/run/fstab.log"\n')
     shipped = bin_.parent / "share/braidfs/packaging/systemd"
     host.run("sh", "-c", f"cp {shipped}/* /etc/systemd/system/")
     host.run("tee", "/etc/fstab", stdin=FSTAB)
@@ -133,6 +134,9 @@ def test_fstab_mounts_on_demand_and_with_mount_a(host: Host) -> None:
     assert "/data fuse.braidfs" in host.text("cat", "/proc/self/mounts")
     host.run("mount", "-a", "-t", "fuse.braidfs")
     assert host.text("cat", "/also/file") == "text\n"
+    log = host.text("cat", "/run/fstab.log")
+    for point in ("/data", "/also"):
+        assert f"event=mounted source=127.0.0.1:/ mountpoint={point}" in log
     host.run("umount", "/also")
     assert "/also" not in host.text("cat", "/proc/self/mounts")
 

@@ -44,7 +44,7 @@ def net() -> None:
     "devices",
     multiple=True,
     metavar="PATTERN",
-    help="As the option rdma_devices: mlx5_0:1, mlx5_bond_*.",
+    help="As the key rdma_devices of client.toml: mlx5_0:1, mlx5_bond_*.",
 )
 @click.option("--subnet", "subnets", multiple=True, metavar="NET", help="As rdma_subnets.")
 @click.option("--gid-index", type=int, default=-1, metavar="INDEX", help="As rdma_gid_index.")

@@ -7,8 +7,8 @@ from fscommon.observe.metrics import TABLE, Metric
 _HEAD = """# Metrics
 
 Written by `./dev man` from `fscommon/observe/metrics.py`. Every program serves them for
-Prometheus at its `metrics_listen` (a mount: its option of that name), path `/metrics`; off by
-default. Counters end with `_total`, times are seconds, sizes bytes. A histogram NAME has
+Prometheus at its `metrics_listen` (a mount: that of its host's `client.toml`), path `/metrics`; off
+by default. Counters end with `_total`, times are seconds, sizes bytes. A histogram NAME has
 `NAME_bucket`, `NAME_sum` and `NAME_count`.
 `monitoring/alerts.yml` are alert rules, `monitoring/grafana-dashboard.json` is a dashboard.
 

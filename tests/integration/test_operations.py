@@ -60,9 +60,6 @@ OTHERS = {
         "tests/deployment/test_units.py::test_a_mount_that_is_a_service"
     ),
     "mount -t fuse.braidfs meta1:/train": "tests/integration/test_keys.py::mounted",
-    "mount -t fuse.braidfs meta1:/ /data -o tls=required": (
-        "tests/integration/test_tls.py::test_a_cluster_that_demands_tls"
-    ),
     "mount -t fuse.braidfs HOST": (
         "tests/integration/test_mounting.py::test_second_client_sees_the_files_of_the_first"
     ),

@@ -1,16 +1,16 @@
-"""Opening ahead: files of a directory that is being read are granted before anybody asks for them.
+"""Directory prefetch (OPEN_AHEAD): the metaserver grants the next files of a directory that is
+being read before a program opens them.
 
-The first open(2) of a file costs an upcall and a round trip; one of a file that lanes know by its
-directory's grant costs neither (docs/decisions/0019, 0022). When several files of one directory
-were opened for reading through Python, a page of the directory is asked of the metaserver
-(OPEN_AHEAD), which goes to the lanes as it comes. Each further open that comes through Python asks
-for the next page, of twice the size: a program that reads a few files costs a small page. One that
-has gone into several directories will go into others: there its first file is enough.
-What is not used is waste: when most of what was granted goes unused, nothing is asked for a while,
-twice as long each time.
-Everything here happens in tasks of its own: no request waits for it. Bounded: directories, pages in
-flight, files that are granted. Touched by the client's trio thread only; AheadPolicy and AheadGuard
-are pure.
+The first open(2) of a file costs an upcall and a round trip; an open of a file that lanes know by
+its directory's grant costs neither (docs/decisions/0019, 0022). After several files of one
+directory were opened for reading through Python, a page of the directory is requested from the
+metaserver; the reply goes to the lanes. Each further open that comes through Python requests the
+next page, of twice the size, so a program that reads a few files costs a small page. A program that
+has read several directories will probably read others: there its first file is enough. Granted
+files that are not used cost work in vain: when most are not used, no page is requested for a while,
+twice as long each time. All this happens in tasks of its own: no request waits for it. Bounded:
+directories, pages in flight, granted files. Touched by the client's trio thread only; AheadPolicy
+and AheadGuard are pure.
 """
 
 from collections import OrderedDict, deque
@@ -34,18 +34,18 @@ from .ports import Lanes, Metadata
 
 OPENS_MIN = 2  # different files of one directory, within ...
 WITHIN_S = 30.0
-AGAIN_S = 10.0  # a directory that was gone through is not looked at again for so long
-BUSY_S = 1.0  # the same of one that others change
+AGAIN_S = 10.0  # pause of a directory of which the last page was granted
+BUSY_S = 1.0  # pause of a directory that other clients change
 PAGE_COUNT_FIRST = 128
-DIRECTORIES_MIN = 4  # so many gone into within WITHIN_S: of another one the first file is the sign
-EAGER_MAX = 64  # directories by their first file, and one more for so many files that were used:
+DIRECTORIES_MIN = 4  # read within WITHIN_S: then the first file of another one is enough
+EAGER_MAX = 64  # directories by their first file, and one more for each EAGER_USED used files
 EAGER_USED = PAGE_COUNT_FIRST // 4
-PAGES_AT_ONCE = 16  # of as many directories; with 4 a twentieth of an epoch was opened meanwhile
+PAGES_AT_ONCE = 16  # with 4 a program opened 5% of its files before their pages came
 DIRECTORIES_MAX = 4096
-GRANTED_MAX = 1 << 20  # files; the directory that was granted longest ago makes room
+GRANTED_MAX = 1 << 20  # files; the directory that was granted first makes room
 DIRECTORIES_GRANTED_MAX = 1 << 15
 GIVE_UP_COUNT = 512  # files at a time
-JUDGED_MIN = 512  # so many must have been used, or have left unused, before that is judged
+JUDGED_MIN = 512  # files that were used or given up unused, before they are compared
 REST_S_MIN = 10.0
 REST_S_MAX = 600.0
 
@@ -61,16 +61,16 @@ class _Directory:
 
 
 class AheadPolicy:
-    """Which page of which directory is to be asked for; time is passed in."""
+    """Decides which page of which directory is requested; time is passed in."""
 
     def __init__(self) -> None:
         self._directories: OrderedDict[int, _Directory] = OrderedDict()
-        self._gone_into: deque[float] = deque(maxlen=DIRECTORIES_MIN)  # when, by their files
+        self._gone_into: deque[float] = deque(maxlen=DIRECTORIES_MIN)  # when each was first read
         self._eager = 0  # directories by their first file alone
 
     def opened(self, parent: int, ino: int, now: float, used: int = 0) -> bool:
-        """A file of parent was opened for reading, and not by lanes; of those opened ahead so many
-        were used until now. True: ask for a page."""
+        """Python opened a file of parent for reading. used: how many granted files were used so
+        far. True: request a page."""
         directory = self._directories.get(parent)
         if directory is None:
             directory = self._directories[parent] = _Directory(now)
@@ -89,7 +89,7 @@ class AheadPolicy:
         return len(directory.seen) >= OPENS_MIN or self._goes_on(now, used)
 
     def _goes_on(self, now: float, used: int) -> bool:
-        """A program goes from directory to directory; it may cost some pages in vain."""
+        """Whether a program reads one directory after the other. Some pages may be in vain."""
         is_run = len(self._gone_into) == DIRECTORIES_MIN and now - self._gone_into[0] <= WITHIN_S
         if not is_run or self._eager >= EAGER_MAX + used // EAGER_USED:
             return False
@@ -98,7 +98,7 @@ class AheadPolicy:
         return True
 
     def ask(self, parent: int) -> tuple[int, int] | None:
-        """Cookie and count of the page to ask for; None: it is on its way, or not known."""
+        """Cookie and count of the page to request; None: none now."""
         directory = self._directories.get(parent)
         if directory is None or directory.is_asked:
             return None
@@ -106,8 +106,8 @@ class AheadPolicy:
         return directory.cookie, directory.count
 
     def answered(self, parent: int, cookie: int, now: float, *, end: bool) -> None:
-        """The page ended with that cookie: where it began, if there is nothing to be had now. end:
-        there are no more."""
+        """The reply has come. cookie: where the page ended; the cookie of its beginning if nothing
+        was granted now. end: the directory has no more."""
         directory = self._directories.get(parent)
         if directory is None:
             return
@@ -121,7 +121,7 @@ class AheadPolicy:
             self._directories[parent] = _Directory(now, not_before=now + AGAIN_S)
 
     def announced(self, parent: int, now: float) -> bool:
-        """Files of parent will be opened. True: ask for a page, the largest there is."""
+        """A program announced files of parent. True: request a page, of the largest size."""
         directory = self._directories.get(parent)
         if directory is None:
             directory = self._directories[parent] = _Directory(now)
@@ -131,7 +131,7 @@ class AheadPolicy:
         return True
 
     def gone(self, parent: int) -> None:
-        """What was granted of it is given up."""
+        """The files that were granted of parent are given up."""
         self._directories.pop(parent, None)
 
     def clear(self) -> None:
@@ -140,7 +140,7 @@ class AheadPolicy:
 
 
 class AheadGuard:
-    """Whether opening ahead pays; time is passed in. Counts are sums since the mount."""
+    """Decides whether directory prefetch pays; time is passed in. Counts are from the mount on."""
 
     def __init__(self) -> None:
         self._used = 0
@@ -149,8 +149,7 @@ class AheadGuard:
         self._not_before = 0.0
 
     def may_ask(self, used: int, unused: int, now: float) -> bool:
-        """used: files that were opened by an application after all. unused: that were not, and are
-        open no longer."""
+        """used: granted files that were opened. unused: those that were given up unopened."""
         if now < self._not_before:
             return False
         new_used, new_unused = used - self._used, unused - self._unused
@@ -184,23 +183,23 @@ class Ahead:
         self._policy = AheadPolicy()
         self._guard = AheadGuard()
         self._granted: dict[int, None] = {}  # directories, oldest first
-        self._asking: set[int] = set()  # of these a page is on its way
-        self._whole: set[int] = set()  # of those that are granted: gone through to their end
-        self._leaving: set[int] = set()  # these are being given up: no page is asked for
+        self._asking: set[int] = set()  # directories with a page in flight
+        self._whole: set[int] = set()  # granted directories whose last page was granted
+        self._leaving: set[int] = set()  # directories that are being given up: no page is requested
         self._wanted, self._wanting = trio.open_memory_channel[tuple[int, int, int]](PAGES_AT_ONCE)
         self._is_on = False
-        # Gives leases on files up that nobody has asked for (fsclient.leases.recalls).
+        # Gives up leases on files that nobody has opened (fsclient.leases.recalls).
         self.give_up: Callable[[Sequence[int]], Awaitable[None]] = _give_up_nothing
 
     async def run(self) -> None:
-        """Until cancelled; without it nothing is opened ahead."""
+        """Runs until cancelled; without it nothing is prefetched."""
         self._is_on = True
         async with trio.open_nursery() as nursery:
             for _ in range(PAGES_AT_ONCE):
                 nursery.start_soon(self._work)
 
     def was_read(self, ino: int) -> None:
-        """An application opened it for reading, and lanes could not answer that."""
+        """An application opened the file for reading, and lanes could not answer."""
         parent = self._inodes.parents.of(ino)
         if not (parent and self._is_on and self._leases.is_on) or parent in self._leaving:
             return
@@ -215,12 +214,12 @@ class Ahead:
             return
         try:
             self._wanted.send_nowait((parent, *page))
-        except trio.WouldBlock:  # enough is asked for
+        except trio.WouldBlock:  # enough pages are requested
             self._policy.answered(parent, page[0], now, end=False)
 
     def clear(self) -> None:
-        """Shared leases are lost: what is open by directories is open by itself. The metaserver is
-        told, which may still count them."""
+        """Shared leases are lost: files that are open by directories' grants are counted as opens
+        of their own. The metaserver is told to give up the grants, which it may still count."""
         for ino in self._lanes.names.children_of(0):
             self._inodes.single(ino)
         for parent in self._granted:
@@ -232,7 +231,7 @@ class Ahead:
         self._whole.clear()
 
     async def go_through(self, parent: int) -> None:
-        """All files of the directory are granted, as far as they can be and are not already."""
+        """Has all files of the directory granted that can be and are not yet."""
         if not (self._is_on and self._leases.is_on) or parent in self._whole:
             return
         while parent not in self._leaving and self._policy.announced(parent, trio.current_time()):
@@ -252,17 +251,17 @@ class Ahead:
             await self._open_page(parent, cookie, count)
         finally:
             self._asking.discard(parent)
-        if parent in self._leaving:  # since then
+        if parent in self._leaving:  # it was given up meanwhile
             self._return(parent)
             self._leaving.discard(parent)
 
     async def _open_page(self, parent: int, cookie: int, count: int) -> None:
-        """From the reply on nothing waits: a recall must not overtake it."""
+        """After the reply has come this must not wait: a recall must not overtake it."""
         state, resized = self._complete.state(parent), self._inodes.resized_closed
         request = OpenAhead(parent, cookie, count)
         try:
             reply = await self._meta.call(Op.OPEN_AHEAD, request, OpenedAhead)
-        except FsError:  # the directory is gone, or the metaserver is: files are opened one by one
+        except FsError:  # of the directory, or no answer: files are opened one by one
             self._policy.answered(parent, cookie, trio.current_time(), end=True)
             return
         if not _is_whole(reply):
@@ -275,14 +274,14 @@ class Ahead:
         self._inodes.see_parents(reply.parents)
         has_names = self._leases.holds(parent, LEASE_ENTRIES)
         has_names &= state == self._complete.state(parent)
-        if resized == self._inodes.resized_closed:  # else a layout may be of before
+        if resized == self._inodes.resized_closed:  # else a layout may be outdated
             self._take(parent, reply, has_names=has_names)
         self._policy.answered(parent, reply.cookie, trio.current_time(), end=reply.end)
         if reply.end and parent in self._granted:
             self._whole.add(parent)
 
     def _take(self, parent: int, reply: OpenedAhead, *, has_names: bool) -> None:
-        """What is not taken stays a lease of its own here, as far as it was granted."""
+        """Gives the page to the lanes. A file that they refuse keeps any leases of its own here."""
         inodes, table = self._inodes, self._leases.table
         inos = inos_of(reply.attributes)
         wanted = bytes([inodes.may_open_ahead(ino) for ino in inos])
@@ -304,7 +303,7 @@ class Ahead:
     # ---- bounds -------------------------------------------------------------------------------
 
     async def _make_room(self, parent: int, count: int) -> None:
-        """Directories that were granted longest ago are given up, but for that one."""
+        """Gives up the directories that were granted first, but not `parent`."""
         while (
             self._lanes.names.children_counts().count + count > GRANTED_MAX
             or len(self._granted) >= DIRECTORIES_GRANTED_MAX

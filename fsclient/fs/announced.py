@@ -1,10 +1,11 @@
-"""Files that programs announced: their directories are granted, then lanes fetch them in order.
+"""Announced reads: the directories of announced files are granted, then lanes fetch the files in
+order.
 
-Lanes fetch by themselves what they know by its directory's grant (docs/decisions/0022), so each
-directory of an announcement is gone through first, once, a few at a time. Announcements wait in a
-queue of bounded length; one that takes the place of those before empties it. What is never granted,
-or more than the lanes have room for, is read when it is asked for, as ever.
-Touched by the client's trio thread only.
+Lanes fetch by themselves only files that they know by their directory's grant
+(docs/decisions/0022). So each directory of an announcement is granted first, once, a few
+directories at a time. Announcements wait in a queue of bounded length; one that replaces earlier
+ones empties it. Files that are never granted, or for which the lanes have no room, are read when a
+program reads them. Touched by the client's trio thread only.
 """
 
 from array import array
@@ -40,7 +41,7 @@ class Announced:
         self._is_on = False
 
     async def run(self, bytes_max: int) -> None:
-        """Until cancelled. bytes_max: of what lanes keep of files that were not read yet."""
+        """Runs until cancelled. bytes_max: of files that lanes keep and nobody has read yet."""
         self._lanes.io.announced_limit(bytes_max)
         self._is_on = bytes_max > 0
         while True:
@@ -50,9 +51,9 @@ class Announced:
                 await self._work(self._waiting.popleft())
 
     def announce(self, inos: Sequence[int], parents: Sequence[int], *, replaces: bool) -> int:
-        """Returns how many files there was room for. Raises EOPNOTSUPP where it is switched off."""
+        """Returns for how many files there was room. Raises EOPNOTSUPP if it is switched off."""
         if not self._is_on:
-            raise FsError(Status.EOPNOTSUPP, "this mount fetches nothing that is announced")
+            raise FsError(Status.EOPNOTSUPP, "this mount does not fetch announced files")
         if replaces:
             self._waiting.clear()
         if len(self._waiting) >= WAITING_MAX:

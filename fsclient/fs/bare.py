@@ -1,9 +1,9 @@
-"""Inodes that were seen without extended attributes (ls -l and cp -a ask for several per file).
+"""Inodes that are known to have no extended attributes (ls -l and cp -a ask for several per file).
 
-Believed for as long as the attributes that said so: while a META lease is held, or, where there are
-no leases, for the time that the kernel believes attributes. Replies may come in another order than
-they were made: what an older record says is not believed after a newer one.
-Bounded. Pure; touched by the client's trio thread only.
+This is known as long as the attributes that said so are valid: while a META lease is held, or,
+without leases, for the time that the kernel caches attributes. Replies may come in another order
+than they were made: an older record does not replace a newer one. Bounded. Pure; touched by the
+client's trio thread only.
 """
 
 from collections.abc import Callable
@@ -18,21 +18,21 @@ BARE_MAX = 1 << 16
 
 class BareInodes:
     def __init__(self, leases: Leases, clock: Callable[[], float], believe_s: float) -> None:
-        """believe_s: how long without leases; 0: not at all."""
+        """believe_s: how long this is valid without leases; 0: not at all."""
         self._leases = leases
         self._clock = clock
         self._believe_s = believe_s
-        self._seen: dict[int, tuple[int, float]] = {}  # change version; bare until then
+        self._seen: dict[int, tuple[int, float]] = {}  # change version; valid until then
 
     def __contains__(self, ino: int) -> bool:
-        """ino has no extended attributes."""
+        """Whether ino is known to have no extended attributes."""
         known = self._seen.get(ino)
         if known is None or known[1] <= self._clock():
             return False
         return not self._leases.is_on or self._leases.holds(ino, LEASE_META)
 
     def note(self, ino: int, change_version: int, xattr_count: int) -> None:
-        """What a record of the metaserver's says."""
+        """Notes what a record of the metaserver says."""
         known = self._seen.get(ino)
         if known is not None and change_version < known[0]:
             return
@@ -45,7 +45,7 @@ class BareInodes:
         self._seen[ino] = (change_version, until)
 
     def note_held(self, ino: int, change_version: int, xattr_count: int) -> None:
-        """note(), under a lease that is held."""
+        """Like note(), under a lease that is held."""
         known = self._seen.get(ino)
         if known is None and len(self._seen) >= BARE_MAX:
             self._seen.clear()

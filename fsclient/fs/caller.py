@@ -1,13 +1,12 @@
-"""Who asked: the identity behind a request, and all its groups where an operation needs them.
+"""The caller of a request, and all its groups where an operation needs them.
 
-The kernel sends uid, gid and umask but not the supplementary groups; those are in /proc of the
-calling process, whose true pid only native knows (the header carries the upcall slot). They are
-read only when a file is made in a set-group-id directory, a mode with set-group-id is asked for,
-or an access ACL is set.
-On a mount that may be idmapped (the option `idmap`) the kernel sends uid and gid, as the file is to
-have them, with what makes inodes alone. Of others it is looked up whether they are root, or whose
-number the file's owner has; whether they are in its group is not known, as its number at their
-mount is not.
+The kernel sends uid, gid and umask but not the supplementary groups. These are in /proc of the
+calling process, whose true pid only native knows (the header has the upcall slot). They are read
+only when a file is made in a set-group-ID directory, a mode with set-group-ID is requested, or an
+access ACL is set. On a mount that may be idmapped (the option `idmap`) the kernel sends uid and gid
+only with requests that make inodes, as the new file is to have them. For other requests /proc says
+whether the caller is root or has the number of the file's owner. Whether the caller is in the
+file's group is not known, as the group's number at the caller's mount is not.
 """
 
 from collections.abc import Callable
@@ -19,12 +18,12 @@ from fscommon.wire.messages import Caller
 GROUPS_MAX = 65536  # NGROUPS_MAX of Linux
 UNKNOWN_ID = 0xFFFF_FFFF  # FUSE_INVALID_UIDGID
 _SET_GID = 0o2000
-_FS_UID = 3  # of real, effective, saved and file system's
+_FS_UID = 3  # index among real, effective, saved and file system uid
 
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """uid, gid, umask of the caller; pid is asked for only when needed."""
+    """uid, gid and umask of the caller; the pid is looked up only when it is needed."""
 
     uid: int
     gid: int
@@ -35,7 +34,7 @@ class Requester:
         return Caller(self.uid, self.gid, self.umask)
 
     def for_mode(self, mode: int) -> Caller:
-        """The caller of an operation that creates with this mode: set-group-id depends on whether
+        """The caller of an operation that creates with this mode. set-group-ID depends on whether
         the caller is in the group that the file will have."""
         groups = read_groups(self.pid()) if mode & _SET_GID and self.uid else ()
         return Caller(self.uid, self.gid, self.umask, groups)
@@ -44,25 +43,24 @@ class Requester:
         return is_user(uid, self.uid, self.pid)
 
     def in_group(self, gid: int) -> bool:
-        """Whether the caller may give files of this group the set-group-id bit."""
+        """Whether the caller may set the set-group-ID bit of files of this group."""
         if self.uid == UNKNOWN_ID:
             return self.is_user(0)
         return self.uid == 0 or self.gid == gid or gid in read_groups(self.pid())
 
 
 def is_user(uid: int, told: int, pid: Callable[[], int]) -> bool:
-    """Whether a request is one of this user's. told: what the kernel says; pid: asked for when
-    that is nothing."""
+    """Whether this user sent a request. told: the kernel's uid; pid: called if that is none."""
     return told == uid or (told == UNKNOWN_ID and _words_of(pid(), "Uid:")[_FS_UID:] == [uid])
 
 
 def read_groups(pid: int) -> tuple[int, ...]:
-    """Supplementary groups of a process; () when it is gone."""
+    """The supplementary groups of a process; () if it has ended."""
     return tuple(_words_of(pid, "Groups:"))
 
 
 def _words_of(pid: int, line: str) -> list[int]:
-    """The numbers of a line of its status; [] when it is gone."""
+    """The numbers on a line of the process's status; [] if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:

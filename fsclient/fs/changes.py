@@ -1,4 +1,4 @@
-"""Changes of attributes: what a caller asks for, and the request of it to the metaserver."""
+"""Changes of attributes: what a caller wants, and the request for it to the metaserver. Pure."""
 
 import stat
 from collections.abc import Callable
@@ -26,9 +26,10 @@ _SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Which attributes to set; None leaves one as it is. kill_set_ids: the change is like a write
-    by one who may not keep the set-id bits. in_group: whether he is in that group, which is asked
-    for the bit of a group that may not execute; kill_every_sgid: he is not."""
+    """Which attributes to set; None leaves one as it is. kill_set_ids: clear set-ID bits, as after
+    a write by a caller who may not keep them. in_group: whether the caller is in that group; it is
+    called for a set-group-ID bit of a file that its group may not execute. kill_every_sgid: the
+    caller is not."""
 
     mode: int | None = None
     uid: int | None = None
@@ -39,11 +40,11 @@ class Change:
     ctime_ns: int | None = None
     kill_set_ids: bool = False
     kill_every_sgid: bool = False
-    times_given: bool = False  # not both those of the call
+    times_given: bool = False  # the caller gave a time, not both are now
     in_group: Callable[[int], bool] = lambda _gid: False
-    at_least: bool = False  # the size: a larger one stays
+    at_least: bool = False  # size is a minimum: a larger one stays
     inode_flags: int | None = None
-    like: int = 0  # the size, 0: lie where this file does
+    like: int = 0  # for a size of 0: the inode whose layout the file takes
 
     @property
     def sets_mtime(self) -> bool:
@@ -51,18 +52,18 @@ class Change:
 
     @property
     def only_kills(self) -> bool:
-        """It takes set-id bits away and sets nothing."""
+        """Whether it clears set-ID bits and sets nothing."""
         values = (self.mode, self.uid, self.gid, self.size, self.atime_ns, self.mtime_ns)
         return self.kill_set_ids and all(value is None for value in values)
 
     def takes_more(self, left: Attributes) -> bool:
-        """A set-group-id bit was left that the caller may not keep."""
+        """Whether a set-group-ID bit was left that the caller may not keep."""
         asks = self.kill_set_ids and not self.kill_every_sgid
         return asks and is_lent_to_group(left.mode) and not self.in_group(left.gid)
 
 
 def loses_set_ids(attributes: Attributes, in_group: Callable[[int], bool]) -> bool:
-    """It has bits that a write by one who is in these groups takes away."""
+    """Whether a write by a member of these groups clears set-ID bits of the inode."""
     mode = attributes.mode
     if stat.S_ISDIR(mode) or not mode & _SET_ID_BITS:
         return False
@@ -71,8 +72,8 @@ def loses_set_ids(attributes: Attributes, in_group: Callable[[int], bool]) -> bo
 
 
 def is_lent_to_group(mode: int) -> bool:
-    """It is a file's and has a set-group-id bit that does not mean execution: who is in the group
-    may keep it."""
+    """Whether this is a file's mode with a set-group-ID bit that does not mean execution: a member
+    of the group may keep it."""
     bits = mode & (stat.S_ISGID | stat.S_IXGRP)
     return bits == stat.S_ISGID and not stat.S_ISDIR(mode)
 

@@ -1,7 +1,8 @@
-"""CLOSE in batches: the task that tells the metaserver which inodes are not open any more.
+"""Sends CLOSE in batches: which inodes this client has open no more.
 
-A short delay gathers the closes of a burst (an untar closes thousands of files a second). While
-the connection is down nothing is sent: taking the session up again states all opens anyway.
+A short delay gathers the closes of a burst (untar closes thousands of files a second). Nothing is
+sent while the connection is down: when the session is opened again, all opens are reported anyway.
+Touched by the client's trio thread only.
 """
 
 import trio
@@ -29,14 +30,14 @@ class Closer:
             self.flush()
 
     def close_now(self, ino: int) -> None:
-        """Of ino, if it is to be told: before the return of its lease, so that whoever waits for
-        that does not find it open."""
+        """Sends the CLOSE of ino at once, if one waits: before its lease is returned, so that a
+        client which waits for that does not find the file open."""
         if ino in self._inodes.closed and self._meta.is_ready:
             self._inodes.closed.discard(ino)
             self._tell((ino,), urgent=True)
 
     def flush(self) -> None:
-        """Send what gathered."""
+        """Sends all closes that wait."""
         while self._inodes.closed and self._meta.is_ready:
             inos = self._inodes.take_closed(BATCH_COUNT_MAX)
             self._tell(inos)

@@ -1,14 +1,14 @@
-"""Directories of which this client knows every name: those it made itself and alone has changed.
+"""Complete directories: this client knows every name of them, as it made them and nobody else has
+changed them.
 
-A new directory is complete: it is empty. After each change of its own the client learns the
-directory's data_version, which rises by one with every name that comes or goes: as long as it is
-exactly one more than before, nobody else has changed the directory, and it is complete still. Then
-native lanes answer LOOKUP of any name that was never put in (native/src/names/dentry_table.h), but
-only while an ENTRIES lease on the directory lasts, or, where there are no leases, while the
-metaserver's word holds that there is no other session (FLAG_SOLE, SOLE_LEASE_S): another client's
-new name is never missed. A CREATE always asks the metaserver. A name is unsure from before its
-request leaves until the reply has come.
-Pure; touched by the client's trio thread only.
+A new directory is complete, because it is empty. After each change of its own the client learns the
+directory's data_version, which rises by one with every name that is added or removed. As long as it
+is exactly one more than before, nobody else has changed the directory, and it stays complete. Then
+lanes answer LOOKUP of any name that was never put (native/src/names/dentry_table.h), but only while
+an ENTRIES lease on the directory lasts or, without leases, while the metaserver promises that there
+is no other session (FLAG_SOLE, SOLE_LEASE_S): a new name of another client is never missed. A
+CREATE always asks the metaserver. A name is unsure from before its request is sent until the reply
+has come. Pure; touched by the client's trio thread only.
 """
 
 from collections import OrderedDict
@@ -34,7 +34,7 @@ class CompleteDirectories:
         sole_until: Callable[[], float],
         believe_s: float,
     ) -> None:
-        """believe_s: the longest that a proof is believed without leases; 0: never."""
+        """believe_s: how long at most a directory stays complete without leases; 0: never."""
         self._lanes = lanes
         self._leases = leases
         self._changes = Stamps(CHANGES_MAX)
@@ -44,11 +44,11 @@ class CompleteDirectories:
         self._versions: OrderedDict[int, int] = OrderedDict()
 
     def now(self) -> float:
-        """What `asked_at` below is to be: the time before the request left (rule 11)."""
+        """The value of `asked_at` below: the time before the request was sent (rule 11)."""
         return self._clock()
 
     def made(self, record: bytes, asked_at: float) -> None:
-        """This client made the directory of this attribute record."""
+        """This client made the directory with this attribute record."""
         attributes = unpack_attributes(record)
         if self._leases.is_on:
             if self._leases.holds(attributes.ino, LEASE_ENTRIES):
@@ -62,13 +62,13 @@ class CompleteDirectories:
         self._lanes.names.entries_complete(attributes.ino, self._left_ms(asked_at))
 
     def entering(self, parent: int, name: bytes) -> None:
-        """A request leaves that may change name in parent."""
+        """A request is about to be sent that may change name in parent."""
         self._lanes.names.entry_unsure(parent, name)
         self.noted(parent)
 
     def moving(self, old: tuple[int, bytes], new: tuple[int, bytes], flags: int) -> bool:
-        """A RENAME leaves from a name (in a directory) to another. False when the kernel will
-        believe a name that it carried along and that nothing here remembers to recall."""
+        """A RENAME of one name (in a directory) to another is about to be sent. False: the kernel
+        will cache a name that it moves along, and nothing here remembers to recall it."""
         self.entering(*old)
         self.entering(*new)
         kept = self._lanes.names.entry_moves(*old, *new)
@@ -77,16 +77,16 @@ class CompleteDirectories:
         return kept
 
     def noted(self, parent: int) -> None:
-        """A change of this client's in parent."""
+        """This client changed names in parent."""
         self._changes.note(parent)
 
     def state(self, parent: int) -> int:
-        """A number that is another one after every change of this client's in parent: what was
-        asked before must not be believed after."""
+        """A number that differs after every change of this client in parent: a reply to a request
+        from before a change must not be used after it."""
         return self._changes.of(parent)
 
     def changed(self, records: bytes, asked_at: float) -> None:
-        """A change of this client's left directories with these attribute records."""
+        """After a change of this client, directories have these attribute records."""
         for start in range(0, len(records), ATTRIBUTES_SIZE):
             self._changed(unpack_attributes(records[start : start + ATTRIBUTES_SIZE]), asked_at)
 

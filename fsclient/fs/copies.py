@@ -1,12 +1,13 @@
-"""copy_file_range: whole blocks go from target to target, and never through this client.
+"""copy_file_range: whole blocks go from target to target, never through this client.
 
-What lies on targets of one server each time is copied there (op COPY), chunk by chunk; an empty
-file is first laid out like the one that it becomes a copy of, so that all of it does. The rest
-(ends that are no whole blocks, layouts of other shapes, little) is EOPNOTSUPP: the kernel copies it
-through its page cache. What other clients and this one have written to the source is drained
-before; the sink is this client's alone meanwhile. It is made longer beforehand, so that a quota
-speaks before anything is copied, and cut back when it fails: bytes that came later than the failure
-are then refused by their truncate epoch. Durable when it is answered. Touched by the trio thread.
+Chunk pairs whose targets are on one server are copied there (operation COPY), chunk by chunk. An
+empty file first gets the layout of the file from which it is copied, so that this is true of all
+its chunks. The rest (ends that are no whole blocks, layouts of different shapes, short ranges) is
+EOPNOTSUPP: the kernel copies it through its page cache. What all clients have written to the source
+is drained before. Meanwhile only this client may use the sink. The sink is extended beforehand, so
+that a quota refuses before anything is copied, and cut back if the copy fails: targets then refuse
+bytes that come later, by their truncate epoch. A copy is durable when it is answered. Touched by
+the trio thread only.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from .extents import BLOCK_SIZE, kill_set_ids_of
 from .files import Files
 from .namespace import Namespace
 
-LENGTH_MAX: Final = 64 << 20  # of one request: it cannot be interrupted
+LENGTH_MAX: Final = 64 << 20  # of one request, which cannot be interrupted
 CUT_S: Final = 30.0
 
 
@@ -37,23 +38,24 @@ class Copies:
         self._log = log
 
     async def copy(self, source: Extent, sink: Extent, length: int, *, kill_set_ids: bool) -> int:
-        """How many bytes were copied. Raises EOPNOTSUPP for what the kernel is to copy."""
+        """Returns how many bytes were copied. Raises EOPNOTSUPP for what the kernel is to copy."""
         if source.begin % BLOCK_SIZE or sink.begin % BLOCK_SIZE:
-            raise FsError(Status.EOPNOTSUPP, "no whole blocks")
+            raise FsError(Status.EOPNOTSUPP, "the offsets are not at whole blocks")
         if source.ino == sink.ino:
-            raise FsError(Status.EOPNOTSUPP, "within one file")
+            raise FsError(Status.EOPNOTSUPP, "source and sink are one file")
         async with self._files.readable(source.ino):
             size = (await self._namespace.getattr(source.ino)).size
             length = min(length, size - source.begin, LENGTH_MAX) // BLOCK_SIZE * BLOCK_SIZE
             if length < COPY_LENGTH_MIN:
-                raise FsError(Status.EOPNOTSUPP, "little")
-            # Durable: a target that loses power meanwhile would copy what it had before.
+                raise FsError(Status.EOPNOTSUPP, "the range is short")
+            # The source must be durable: a target that loses power meanwhile would copy older
+            # bytes.
             await self._drains.drain(source.ino, sync=True)
             async with self._files.owned(sink.ino):
                 return await self._copy(source, sink, length, kill_set_ids=kill_set_ids)
 
     async def _copy(self, source: Extent, sink: Extent, length: int, *, kill_set_ids: bool) -> int:
-        await self._drains.drain(sink.ino, sync=True)  # or what is held is sent again later
+        await self._drains.drain(sink.ino, sync=True)  # else held bytes may be sent again later
         now = await self._namespace.getattr(sink.ino)
         if now.flags & (INODE_IMMUTABLE | INODE_APPEND):
             raise FsError(Status.EPERM)
@@ -62,14 +64,14 @@ class Copies:
             await self._files.setattr(sink.ino, Change(size=0, like=source.ino))
             reach = await self._drains.copy_reach(source, sink, length)
         if reach < COPY_LENGTH_MIN:
-            raise FsError(Status.EOPNOTSUPP, "not on targets of one server")
+            raise FsError(Status.EOPNOTSUPP, "the chunks are not on targets of one server")
         if kill_set_ids:
             await kill_set_ids_of(self._files, sink.ino, now)
         if sink.begin + reach > now.size:
             await self._files.setattr(sink.ino, Change(size=sink.begin + reach, at_least=True))
         try:
             file_id, _ = self._files.objects_of(sink.ino)
-            with trio.CancelScope(shield=True):  # what is under way cannot be called back
+            with trio.CancelScope(shield=True):  # requests in flight cannot be cancelled
                 stripe_bits = await self._drains.copy(source, sink, reach)
                 await self._files.bytes_changed(sink.ino, file_time_ns(), file_id, stripe_bits)
         except FsError:

@@ -1,10 +1,10 @@
-"""Files that lanes cut by themselves, of which the metaserver is told later
+"""Files that lanes cut by themselves and of which the metaserver is told later
 (docs/decisions/0058-cuts-told-later.md).
 
-A file that only this client may write gets another size from a lane at once; what is committed of
-it, or sent behind the cut, waits until the metaserver has had the targets cut (a CUT event,
-answered with cut_done). Whoever tells the metaserver of the file in another way, or changes its
-bytes at the targets, does so within `told`. Touched by the trio thread only.
+A file that only this client may write gets its new size from a lane at once. What is committed of
+it, or sent after the cut, waits until the metaserver has had the targets cut the file (a CUT event,
+answered with cut_done). Other code that reports such a file to the metaserver, or changes its bytes
+at the targets, does so within `told`. Touched by the trio thread only.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +19,7 @@ from .drains import Drains
 from .inodes import Inodes
 from .ports import Lanes, Metadata
 
-_UNTOLD = 2  # client/inodes.h: CutState
+_UNREPORTED = 2  # client/inodes.h: CutState
 
 
 class Cuts:
@@ -32,7 +32,7 @@ class Cuts:
         see_written: Callable[[bytes], None],
         log: Callable[[str], None],
     ) -> None:
-        """see_written: tells tables what the attributes of a file are that was written to."""
+        """see_written: gives the tables a file's attributes after it was written."""
         self._meta = meta
         self._lanes = lanes
         self._inodes = inodes
@@ -42,10 +42,10 @@ class Cuts:
 
     @asynccontextmanager
     async def told(self, ino: int) -> AsyncIterator[None]:
-        """The metaserver knows of every cut, and lanes make no more of them meanwhile."""
+        """In this block the metaserver knows of every cut, and lanes make no more of them."""
         state = self._lanes.io.cuts_pause(ino, True)
         try:
-            if state == _UNTOLD:
+            if state == _UNREPORTED:
                 await self._drains.drain(ino, sync=False)
             yield
         finally:
@@ -53,11 +53,11 @@ class Cuts:
                 self._lanes.io.cuts_pause(ino, False)
 
     def tell(self, number: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
-        """A CUT event. payload: how far what was there before has reached, at the targets or by a
-        size that was committed. Urgent, like all that says what only this client knows."""
+        """A CUT event. payload: how far the former bytes reached, at the targets or by a committed
+        size. The request is urgent, as only this client knows the cut."""
         self._inodes.catch_up()
         inode = self._inodes.get(ino)
-        if inode is None:  # closed: others may have it
+        if inode is None:  # closed: another client may have it
             return self._lanes.io.cut_done(ino, number, int(Status.ESTALE), b"", b"", b"")
         request = SetAttr(
             ino,

@@ -1,17 +1,16 @@
-"""What lanes change themselves, in directories that are delegated to this client.
+"""Delegated changes: names and attributes that lanes change by themselves, reported afterwards.
 
-A directory in which this client makes, removes or renames one file after the other is asked for:
-its names and attributes exclusively, and for making files slots, i.e. inode numbers with layout and
-capability. From then on native lanes answer CREATE, UNLINK and RENAME within it
-(native/src/names/change_journal.h), and the metaserver is told afterwards: one batch is on its way
-at a time, the next gathers meanwhile, and before anything else is asked of the metaserver whatever
-has gathered goes first (`flush`), so that nothing overtakes a change. Who wants the directory
-recalls it; it is given back when every change has been answered (`settle`). Attributes that lanes
-set of files that only this client may write (mode, owner, times: docs/decisions/0024-settings.md)
-go the same way.
-Files of users and groups that have quotas are made at the metaserver all the same.
-docs/decisions/0013-delegation.md, 0014-removals.md, 0025-renames.md.
-Touched by the client's trio thread only.
+When this client makes, removes or renames one file after the other in a directory, it requests the
+directory: its names and attributes exclusively and, for making files, slots (inode numbers with
+layout and capability). From then on lanes answer CREATE, UNLINK and RENAME within it
+(native/src/names/change_journal.h), and the metaserver is told afterwards. One batch is in flight
+at a time while the next one gathers. Before any other request is sent, everything that has gathered
+is sent (`flush`), so that nothing overtakes a change. A client that wants the directory has it
+recalled; it is returned when every change has been answered (`settle`). Attributes that lanes set
+of files that only this client may write (mode, owner, times: docs/decisions/0024-settings.md) are
+reported in the same way. Files of users and groups that have quotas are made at the metaserver.
+docs/decisions/0013-delegation.md, 0014-removals.md, 0025-renames.md. Touched by the client's trio
+thread only.
 """
 
 from collections import OrderedDict
@@ -63,17 +62,17 @@ from .unreported import (
 
 BATCH_COUNT_MAX = 512
 GATHER_S = 0.05
-SLOTS_WANTED = 256  # at first, and twice as many each time that half of them are used
+SLOTS_WANTED = 256  # at first; twice as many each time that half of them are used
 SLOTS_WANTED_MAX = 2048
-CHANGES_TO_ASK = 2  # in one directory, each within CHANGES_WITHIN_S of the last
+CHANGES_TO_ASK = 2  # in one directory, each within CHANGES_WITHIN_S of the one before
 CHANGES_WITHIN_S = 1.0
 RECALLED_REST_S = 30.0  # as long as names of a recalled directory get no time in the kernel
 DIRECTORIES_MAX = 1024
-LOST_NAMED_MAX = 16  # removals or moves that are lost together and logged by name
-FIRST_HANDLE = 1 << 62  # handles from here on are given by lanes
+LOST_NAMED_MAX = 16  # of removals or moves that are lost together: logged by name
+FIRST_HANDLE = 1 << 62  # lanes give the handles from here on
 
-# What they are about was taken from the lanes before.
-_BEHIND_WHAT_WAS_TAKEN = frozenset({Op.CLOSE, Op.DELEGATE})
+# Operations that concern only changes which were taken from the lanes before.
+_OF_TAKEN_CHANGES = frozenset({Op.CLOSE, Op.DELEGATE})
 
 C = TypeVar("C", Birth, Removal, Setting, Move)
 Outcomes = list[tuple[C, Status]]
@@ -100,29 +99,29 @@ class DelegatedChanges:
         self._log = log
         self._delegated: OrderedDict[int, None] = OrderedDict()
         self._shares = Shares(lanes.changes)
-        self.proves_slots = False  # the metaserver does not take the word of this client's key
+        self.proves_slots = False  # the metaserver wants proofs from this client's key
         self._proofs: dict[int, bytes] = {}  # capabilities of slots that lanes have
-        self._recent: OrderedDict[int, tuple[int, float]] = OrderedDict()  # how many, the last
+        self._recent: OrderedDict[int, tuple[int, float]] = OrderedDict()  # count, last
         self._rest_until: OrderedDict[int, float] = OrderedDict()
-        self._asked: OrderedDict[int, bool] = OrderedDict()  # with slots; 0: for nothing else
-        self._being_asked: set[int] = set()
+        self._wanted: OrderedDict[int, bool] = OrderedDict()  # with slots; 0: only slots
+        self._requested: set[int] = set()
         self._asking = trio.Event()
         self._due = trio.Event()
-        self._bears = False  # files are made, not only removed
+        self._makes_files = False  # this client makes files, not only removes them
         self._slots_wanted = SLOTS_WANTED
         self._is_getting_slots = False
         self._limits_asked_s = -CHANGES_WITHIN_S
-        self._going_through_until = 0.0  # one directory after the other is changed
+        self._going_through_until = 0.0  # one directory after the other is being changed
         self._waiting: list[Unreported] = []
-        self._newborns: dict[int, Newborn] = {}  # those among them, by inode
-        self._on_way: list[ChangeBatch] = []
+        self._newborns: dict[int, Newborn] = {}  # those of _waiting, by inode
+        self._in_flight: list[ChangeBatch] = []
         self._answered = trio.Event()
-        self._is_telling = False
+        self._is_sending = False
 
-    # ---- asking for directories -----------------------------------------------------------------
+    # ---- requesting directories -----------------------------------------------------------------
 
     def created(self, parent: int) -> None:
-        """A file was made in parent through the metaserver."""
+        """The metaserver made a file in parent for this client."""
         if parent in self._delegated:
             self._keep_slots()
             self._keep_share(parent)
@@ -130,21 +129,22 @@ class DelegatedChanges:
             self._count(parent, CHANGES_TO_ASK, slots=True)
 
     def made(self, directory: int) -> None:
-        """This client made a directory, and may hold it exclusively since: nobody else knows it.
-        Only who has slots does, so they are asked for with the first; and only where nobody has
-        limits."""
+        """This client made a directory. It may hold the directory exclusively already, as nobody
+        else knows it; but only a client with slots does, so slots are requested with the first
+        directory. A session holds new directories so only if no owner has limits."""
         if not self._leases.holds(directory, LEASE_NAMER):
-            if not self._bears and self._leases.holds(directory, LEASE_META | LEASE_ENTRIES):
+            if not self._makes_files and self._leases.holds(directory, LEASE_META | LEASE_ENTRIES):
                 self._ask(0, slots=True)
             return
         self._delegate(directory)
         self._lanes.changes.births_refuse((), ())
 
     def touched(self, parent: int) -> None:
-        """Something was changed in parent through the metaserver that lanes might do: a name went
-        or is another one, attributes of a file were set. While one directory after the other is
-        gone through each is asked for at once. Where lanes might have done it already they may not
-        know whose files have limits, since a recall: that is asked once in a second."""
+        """The metaserver changed something in parent that lanes might have done: a name was removed
+        or renamed, or attributes of a file were set. While one directory after the other is being
+        changed, each is requested at once. In a delegated directory lanes may have left it to
+        Python because a recall made them forget which owners have limits: that is requested at most
+        once a second."""
         if parent in self._delegated:
             if trio.current_time() >= self._limits_asked_s + CHANGES_WITHIN_S:
                 self._limits_asked_s = trio.current_time()
@@ -167,52 +167,52 @@ class DelegatedChanges:
         return (
             self._leases.holds(parent, LEASE_META | LEASE_ENTRIES)
             and parent not in self._delegated
-            and parent not in self._being_asked
+            and parent not in self._requested
             and self._rest_until.get(parent, 0.0) < now
         )
 
     def _ask(self, parent: int, *, slots: bool) -> None:
-        self._asked[parent] = slots or self._asked.get(parent, False)
+        self._wanted[parent] = slots or self._wanted.get(parent, False)
         self._asking.set()
 
     async def run(self) -> None:
-        """Until cancelled: tell what has gathered, and ask for directories."""
+        """Runs until cancelled: sends what has gathered, and requests directories."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_what_is_due)
+            nursery.start_soon(self._send_when_due)
             await self._ask_together()
 
-    async def _tell_what_is_due(self) -> None:
+    async def _send_when_due(self) -> None:
         while True:
             await self._due.wait()
             await trio.sleep(GATHER_S)
             self._due = trio.Event()
-            if not self._on_way:
+            if not self._in_flight:
                 self.flush(spare_open=True)
-            if not self._on_way and self._lanes.changes.changes_left():
+            if not self._in_flight and self._lanes.changes.changes_left():
                 self._due.set()
 
     async def _ask_together(self) -> None:
-        """Ask the metaserver for directories and slots, for all that are wanted at once."""
+        """Requests directories and slots, all that are wanted at once."""
         while True:
             await self._asking.wait()
             self._asking = trio.Event()
             async with trio.open_nursery() as nursery:
-                while self._asked:
-                    nursery.start_soon(self._ask_for, *self._asked.popitem(last=False))
+                while self._wanted:
+                    nursery.start_soon(self._ask_for, *self._wanted.popitem(last=False))
 
     async def _ask_for(self, parent: int, slots: bool) -> None:
-        self._being_asked.add(parent)
+        self._requested.add(parent)
         try:
             await self._take(parent, slots=slots)
         except FsError as error:
-            if error.status not in (Status.ESTALE, Status.ENOENT):  # removed meanwhile
+            if error.status not in (Status.ESTALE, Status.ENOENT):  # not removed meanwhile
                 self._log(f"directory {parent} is not delegated: {error}")
             self._rest(parent)
         finally:
-            self._being_asked.discard(parent)
+            self._requested.discard(parent)
 
     async def _take(self, parent: int, *, slots: bool) -> None:
-        self._bears |= slots
+        self._makes_files |= slots
         is_short = slots and not self._is_getting_slots
         count = max(0, self._slots_wanted - self._lanes.changes.slots_left()) if is_short else 0
         self._is_getting_slots |= count > 0
@@ -239,9 +239,10 @@ class DelegatedChanges:
             self._rest(parent)
 
     def _delegate(self, directory: int) -> bool:
-        """Lanes change names in it from now on; they are to be told afterwards who has limits. The
-        bound: the oldest directory's lease stays, and what lanes have done in it is told as ever,
-        but with it they forget who has."""
+        """Lanes change names in the directory from now on; the caller tells them afterwards which
+        owners have limits. Beyond the bound the directory that was delegated first is delegated no
+        more: its lease stays, and changes in it are reported as usual, but lanes forget which
+        owners have limits."""
         if len(self._delegated) >= DIRECTORIES_MAX and directory not in self._delegated:
             oldest, _ = self._delegated.popitem(last=False)
             self._lanes.changes.entries_undelegate(oldest)
@@ -253,16 +254,16 @@ class DelegatedChanges:
         return is_theirs
 
     def _keep_slots(self) -> None:
-        is_asked = self._is_getting_slots or 0 in self._asked
+        is_asked = self._is_getting_slots or 0 in self._wanted
         if not is_asked and self._lanes.changes.slots_left() < self._slots_wanted // 2:
             self._slots_wanted = min(2 * self._slots_wanted, SLOTS_WANTED_MAX)
             self._ask(0, slots=True)
 
     def _keep_share(self, parent: int) -> None:
-        """Asks for more of a limit before lanes have used up what was told."""
+        """Requests a larger share before lanes have used up the last one."""
         if not self._shares.is_short(parent) or parent not in self._delegated:
             return
-        is_asked = parent in self._being_asked or parent in self._asked
+        is_asked = parent in self._requested or parent in self._wanted
         if not is_asked and self._rest_until.get(parent, 0.0) < trio.current_time():
             self._ask(parent, slots=True)
 
@@ -274,33 +275,34 @@ class DelegatedChanges:
     # ---- changes --------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """A BIRTHS event: lanes changed names. Changes gather while a batch is on its way, and for
-        a moment anyway: most small files are written and closed by then, and told of once; and
-        nothing is done here for each of them as it comes."""
-        if not self._on_way:
+        """A BIRTHS event: lanes changed names. Changes gather while a batch is in flight, and for a
+        moment in any case: most small files are written and closed by then and reported once, and
+        nothing is done here for each single change."""
+        if not self._in_flight:
             self._due.set()
 
     def written(self, ino: int, written: Written, inline: bytes = b"") -> bytes | None:
-        """Lanes commit size and time of a file, and its bytes where it is to lie in its record
-        (docs/decisions/0037-inline-data.md). If its birth is still to be told they are told with
-        it: returns the attribute record as it is since. None: it must be committed as ever."""
+        """Lanes commit size and time of a file, and its bytes if its record is to hold them
+        (docs/decisions/0037-inline-data.md). If the file itself is not reported yet, they are
+        reported with it: returns its new attribute record. None: they must be committed by a
+        request."""
         self.catch_up()
         newborn = self._newborns.get(ino)
         if newborn is None or newborn.is_whole or written[2] & ~(COMMIT_SIZE | COMMIT_MTIME):
             return None
         if written.flags & COMMIT_MTIME and self._inodes.is_being_set(ino):
-            return None  # written since that was set: a birth is told before settings
+            return None  # mtime was set before: births are sent before settings
         if inline and (written.size != len(inline) or newborn.birth.changes):
             return None
         return newborn.write(written, inline)
 
     def catch_up(self) -> None:
-        """Before what is remembered is believed: note what lanes have changed."""
+        """Notes what lanes have changed; called before tables of Python are used."""
         if self._delegated:
             self.collect()
 
     def collect(self, *, spare_open: bool = False) -> None:
-        """Take from the lanes what they did."""
+        """Takes all changes from the lanes."""
         for run in self._lanes.changes.changes_take(spare_open):
             for born in run.births:
                 self._note(birth_of(born), born.fh, born.inline_bytes)
@@ -309,12 +311,12 @@ class DelegatedChanges:
                 self._note_setting(setting_of(row), row.record)
             for moved in run.moves:
                 self._note_move(move_of(moved))
-        if self._bears and self._delegated:
+        if self._makes_files and self._delegated:
             self._keep_slots()
 
     def _note(self, birth: Birth, fh: int, inline: bytes) -> None:
-        """Lanes have the size and time that were committed with it in their tables already. inline:
-        all that the file has, if that is to lie in its record."""
+        """Notes a new file. Lanes have the committed size and time in their tables already. inline:
+        all bytes of the file, if its record is to hold them."""
         self._inodes.parents.note(birth.ino, birth.parent)
         if birth.is_open:
             inode = self._inodes.hold(birth.ino)
@@ -341,7 +343,7 @@ class DelegatedChanges:
             return
         for raw in removals:
             self._inodes.departed_by_lanes(raw.ino, raw.record)
-        self._inodes.changed()  # pages of directories that were fetched before show the names
+        self._inodes.changed()  # pages of directories that were fetched before still have the names
         for parent in {raw.parent for raw in removals}:
             self._changed(parent)
         self._waiting += removals
@@ -354,30 +356,30 @@ class DelegatedChanges:
         self._waiting.append(raw)
 
     def _note_setting(self, setting: Setting, record: bytes) -> None:
-        """record: attributes of the inode as they are since, but for what was written."""
+        """record: the attributes afterwards, without what was written but not committed."""
         if setting.valid & SET_MTIME and (inode := self._inodes.get(setting.ino)) is not None:
             inode.time_was_set(tuple(inode.taken))
         self._inodes.was_set(setting.ino, record)
         self._waiting.append(setting)
 
     def flush(self, *, spare_open: bool = False) -> None:
-        """Tell the metaserver of every change until now, before whatever is asked of it next.
-        spare_open: only of those before the first file that will be whole in a moment."""
-        if not self._is_telling and (self._delegated or self._waiting):
+        """Sends every change so far, before any other request. spare_open: only those before the
+        first file that will be closed in a moment."""
+        if not self._is_sending and (self._delegated or self._waiting):
             self.collect(spare_open=spare_open)
-            self._tell()
+            self._send()
 
     def before(self, op: Op) -> None:
-        """A request is about to be submitted."""
-        self.flush(spare_open=op in _BEHIND_WHAT_WAS_TAKEN)
+        """Called before a request is submitted."""
+        self.flush(spare_open=op in _OF_TAKEN_CHANGES)
 
-    def _tell(self) -> None:
-        self._is_telling = True
+    def _send(self) -> None:
+        self._is_sending = True
         try:
             while self._waiting:
                 self._post(self._take_batch(BATCH_COUNT_MAX))
         finally:
-            self._is_telling = False
+            self._is_sending = False
 
     def _take_batch(self, count: int) -> ChangeBatch:
         batch = batch_of(self._waiting[:count])
@@ -389,15 +391,15 @@ class DelegatedChanges:
         return batch
 
     def _post(self, batch: ChangeBatch) -> None:
-        self._on_way.append(batch)
+        self._in_flight.append(batch)
 
         def deliver(error: FsError | None, body: bytes) -> None:
-            self._told(batch, error, body)
+            self._finish_batch(batch, error, body)
 
         self._meta.post_patiently(Op.CHANGE_BATCH, batch, deliver, urgent=True)
 
-    def _told(self, batch: ChangeBatch, error: FsError | None, body: bytes) -> None:
-        self._on_way.remove(batch)
+    def _finish_batch(self, batch: ChangeBatch, error: FsError | None, body: bytes) -> None:
+        self._in_flight.remove(batch)
         self._lanes.changes.changes_told(told_count(batch))
         if error is not None:
             self._lost(batch, error)
@@ -409,17 +411,17 @@ class DelegatedChanges:
             removals = _failures(batch.removals, reply.removal_errors)
             moves = _outcomes(batch.moves, reply.move_errors)
             self._lost_removals(removals)
-            self._settle_moves(moves)
-            self._settle_settings(batch, _outcomes(batch.settings, reply.setting_errors))
+            self._finish_moves(moves)
+            self._finish_settings(batch, _outcomes(batch.settings, reply.setting_errors))
             kept = {removal.ino for removal, _ in removals}
             self._forget_bytes(batch, kept | {move.replaced for move, _ in _failed(moves)})
         answered, self._answered = self._answered, trio.Event()
         answered.set()
-        if not self._on_way and not self._is_telling:
+        if not self._in_flight and not self._is_sending:
             self.wait()
 
     def _forget_bytes(self, batch: ChangeBatch, kept: set[int]) -> None:
-        """Nobody needs durable what was written to a file that is gone."""
+        """Written bytes of a removed file need not become durable."""
         for ino in inodes_gone(batch) - kept:
             if self._inodes.get(ino) is None:
                 self._lanes.inodes.lost(ino)
@@ -428,11 +430,11 @@ class DelegatedChanges:
         for birth in batch.births:
             self._lost_birth(birth, error)
         self._lost_removals([(removal, error.status) for removal in batch.removals])
-        self._settle_moves([(move, error.status) for move in batch.moves])
-        self._settle_settings(batch, [(setting, error.status) for setting in batch.settings])
+        self._finish_moves([(move, error.status) for move in batch.moves])
+        self._finish_settings(batch, [(setting, error.status) for setting in batch.settings])
 
-    def _settle_moves(self, outcomes: Outcomes[Move]) -> None:
-        """The names are as they were where that failed: nothing that says otherwise is believed."""
+    def _finish_moves(self, outcomes: Outcomes[Move]) -> None:
+        """Finishes moves. A failed one changed no name: what says otherwise is dropped."""
         for move, status in outcomes:
             self._inodes.setting_told(move.ino, is_lost=status is not Status.OK)
         lost = _failed(outcomes)
@@ -445,13 +447,13 @@ class DelegatedChanges:
         self._log_lost(
             [
                 f"renamed file '{_shown(move.name)}' (inode {move.ino}) in directory {move.parent} "
-                f"is not '{_shown(move.new_name)}': {status.name}"
+                f"did not become '{_shown(move.new_name)}': {status.name}"
                 for move, status in lost
             ],
-            "renamed files have their old names",
+            "renamed files still have their old names",
         )
 
-    def _settle_settings(self, batch: ChangeBatch, outcomes: Outcomes[Setting]) -> None:
+    def _finish_settings(self, batch: ChangeBatch, outcomes: Outcomes[Setting]) -> None:
         gone = inodes_gone(batch)
         for setting, status in outcomes:
             self._inodes.setting_told(setting.ino, is_lost=status is not Status.OK)
@@ -465,7 +467,7 @@ class DelegatedChanges:
         self._log(f"new file '{_shown(birth.name)}' (inode {birth.ino}) is lost: {error}")
 
     def _lost_removals(self, lost: Outcomes[Removal]) -> None:
-        """The names are there still: nothing that says otherwise is believed any longer."""
+        """The names still exist: what says otherwise is dropped."""
         for removal, _ in lost:
             self._inodes.returned(removal.ino)
             self._lanes.names.entry_unsure(removal.parent, removal.name)
@@ -474,10 +476,10 @@ class DelegatedChanges:
         self._log_lost(
             [
                 f"removed file '{_shown(removal.name)}' (inode {removal.ino}) in directory "
-                f"{removal.parent} is there still: {status.name}"
+                f"{removal.parent} still exists: {status.name}"
                 for removal, status in lost
             ],
-            "removed files are there still",
+            "removed files still exist",
         )
 
     def _log_lost(self, messages: list[str], of_more: str) -> None:
@@ -486,20 +488,20 @@ class DelegatedChanges:
         if len(messages) > LOST_NAMED_MAX:
             self._log(f"{len(messages) - LOST_NAMED_MAX} more {of_more}")
 
-    # ---- giving directories back ----------------------------------------------------------------
+    # ---- returning directories ------------------------------------------------------------------
 
     async def settle(self, ino: int) -> None:
-        """Until the metaserver knows every change of names in this directory, and of attributes of
-        this file."""
+        """Waits until the metaserver knows every change of names in this directory, and of
+        attributes of this file."""
         self.catch_up()
         is_file = self._inodes.is_being_set(ino)
         if is_file or ino in self._delegated or ino in self.parents_on_way():
             self.flush()
-            while self._on_way:
+            while self._in_flight:
                 await self._answered.wait()
 
     async def give_back(self, ino: int) -> None:
-        """The directory's names are held exclusively no longer: lanes change none any more."""
+        """Lanes change no more names in the directory; waits until its changes are answered."""
         self._rest(ino)
         if ino in self._delegated:
             self._lanes.changes.entries_undelegate(ino)
@@ -508,36 +510,37 @@ class DelegatedChanges:
             self._shares.forget(ino)
 
     async def give_back_all(self) -> None:
-        """No directory is held exclusively any more, and every change has been answered."""
+        """Returns all directories, and waits until every change is answered."""
         for ino in tuple(self._delegated):
             await self.give_back(ino)
         self.flush()
-        while self._on_way:
+        while self._in_flight:
             await self._answered.wait()
 
     def parents_on_way(self) -> set[int]:
-        """Directories with changes that the metaserver has not answered."""
+        """The directories with changes that the metaserver has not answered."""
         parents = {c.parent for c in self._waiting if not isinstance(c, Setting)}
-        for batch in self._on_way:
+        for batch in self._in_flight:
             parents.update(birth.parent for birth in batch.births)
             parents.update(removal.parent for removal in batch.removals)
             parents.update(move.parent for move in batch.moves)
         return parents
 
     def renew_slots(self) -> None:
-        """Those that are left are of another metaserver, which knows nothing of them, or say
-        nothing of targets that have come, and lie on some that get no new files."""
+        """Drops the slots that are left and requests new ones: they are of a metaserver that was
+        restarted and does not know them, or do not use new targets, or use targets that get no new
+        files."""
         self._clear_slots()
-        if self._delegated and self._bears:
+        if self._delegated and self._makes_files:
             self._ask(0, slots=True)
 
     def _clear_slots(self) -> None:
         self._lanes.changes.slots_clear()
-        self.collect()  # what was made of them keeps its proof
+        self.collect()  # files that were made from them keep their proofs
         self._proofs.clear()
 
     def lose(self) -> None:
-        """The session was evicted, and the changes that were not told with it."""
+        """The session was evicted: changes that were not reported are lost."""
         self._clear_slots()
         for directory in self._delegated:
             self._shares.forget(directory)
@@ -548,7 +551,7 @@ class DelegatedChanges:
 
 
 def _outcomes(changes: Sequence[C], statuses: Sequence[int]) -> Outcomes[C]:
-    """No statuses: all went well."""
+    """Pairs changes with their statuses. No statuses: all succeeded."""
     pairs = zip(changes, statuses or (0,) * len(changes), strict=False)
     return [(change, status_of(status)) for change, status in pairs]
 

@@ -1,9 +1,9 @@
-"""Descriptors that a process has of a file, for reading only, as /proc tells.
+"""A process's descriptors of a file, for reading only, as /proc shows them.
 
-Their close(2) sends no FLUSH where they were opened before anybody locked the file (FOPEN_NOFLUSH),
-yet it takes the process's fcntl locks of that file away. fsclient.fs.locks looks whether they are
-still there. A file of another mount of the same kind that has the same number is taken for this
-one. No file system is asked: these are the kernel's own tables.
+If they were opened before anybody locked the file (FOPEN_NOFLUSH), their close(2) sends no FLUSH,
+yet it drops the process's fcntl locks of that file. fsclient.fs.locks checks here whether they
+still exist. A file with the same number in another mount of the same type cannot be told apart. No
+file system is asked: these are the kernel's own tables.
 """
 
 import os
@@ -13,7 +13,7 @@ _KIND = " fuse.braidfs "
 
 
 def reading(pid: int, ino: int) -> frozenset[int]:
-    """Numbers of the process's descriptors; empty when it is gone."""
+    """The numbers of the process's descriptors of the file; empty if the process has ended."""
     try:
         numbers = [entry.name for entry in Path(f"/proc/{pid}/fdinfo").iterdir()]
     except OSError:
@@ -34,7 +34,7 @@ def are_there(pid: int, ino: int, numbers: frozenset[int]) -> bool:
 
 
 def count(pid: int) -> int:
-    """How many descriptors the process has, of whatever kind."""
+    """How many descriptors the process has, of any kind."""
     try:
         return sum(1 for _ in Path(f"/proc/{pid}/fdinfo").iterdir())
     except OSError:
@@ -42,7 +42,7 @@ def count(pid: int) -> int:
 
 
 def _mount_of(pid: int, number: int, ino: int) -> int | None:
-    """The mount of a descriptor that can only read the file of this number."""
+    """The mount of the descriptor, if it can only read and is of the file with this number."""
     try:
         text = Path(f"/proc/{pid}/fdinfo/{number}").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -50,13 +50,13 @@ def _mount_of(pid: int, number: int, ino: int) -> int | None:
     words = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     try:
         flags, mount, there = int(words["flags"], 8), int(words["mnt_id"]), int(words["ino"])
-    except (KeyError, ValueError):  # Linux before 5.14 does not tell the inode
+    except (KeyError, ValueError):  # Linux before 5.14 does not show the inode
         return None
     return mount if there == ino and flags & os.O_ACCMODE == os.O_RDONLY else None
 
 
 def _mounts(pid: int) -> frozenset[int]:
-    """Of this kind of file system."""
+    """The mounts of this type of file system."""
     try:
         text = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,13 +1,13 @@
-"""Open directories: listing by cookies, one bounded page of entries per handle.
+"""Open directories: listing by cookies, with one bounded page of entries per handle.
 
-A listing position is the cookie of the last entry taken: 1 is ".", 2 is "..", the metaserver's own
-are larger. A handle keeps one page and nothing else, so a directory of any size costs one page.
-What of a page was told under leases goes to the lanes as it comes, which give it to the kernel, and
-give it again as long as it is leased (native/src/names/lister.h). Only what they may not tell is
-listed here, entry by entry. The size of such a page follows what the kernel took last
-time, so that little is fetched that is delivered late: entries that were fetched before a local
-change are delivered as *stale*, and whoever passes them on must not let the kernel cache them (an
-entry that was unlinked meanwhile would come back to life).
+A position in a listing is the cookie of the last entry taken: 1 is ".", 2 is "..", those of the
+metaserver are larger. A handle keeps one page, so a directory of any size costs one page. The part
+of a page that came under leases goes to the lanes, which give it to the kernel, and again as long
+as it is leased (native/src/names/lister.h). Only what they cannot answer is listed here, entry by
+entry. The size of such a page follows what the kernel took last time, so that few entries are
+delivered late: entries that were fetched before a local change are delivered as *stale*, and the
+caller must not let the kernel cache them (an entry that was unlinked meanwhile would come back).
+Touched by the client's trio thread only.
 """
 
 import struct
@@ -40,8 +40,8 @@ COOKIE_PARENT = 2
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One entry to be passed on. is_stale: a local change may have overtaken it. is_named: its name
-    was told under the lease on the directory's names."""
+    """One entry of a listing. is_stale: a local change may have overtaken it. is_named: its name
+    came under the lease on the directory's names."""
 
     name: bytes
     cookie: int
@@ -52,7 +52,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """end: no entries behind it."""
+    """A page of entries, as columns. end: the directory has no more entries."""
 
     names: tuple[bytes, ...] = ()
     cookies: tuple[int, ...] = ()
@@ -70,7 +70,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was counted when a page was asked for: local changes, lost leases, changes of the
+    """The counters when a page was requested: local changes, lost leases, changes of the
     directory's names by Python and by lanes."""
 
     change_count: int = 0
@@ -80,8 +80,8 @@ class Moment:
 
 
 class OpenDirectory:
-    """asked: when the page was asked for. is_named: its names were leased. has_lost: changes of its
-    names were lost with the session, and nobody was told yet."""
+    """asked: the counters when the page was requested. is_named: its names were leased. has_lost:
+    changes of its names were lost with the session, and no fsync has reported it yet."""
 
     __slots__ = ("asked", "has_lost", "ino", "is_named", "page", "page_count")
 
@@ -94,7 +94,7 @@ class OpenDirectory:
         self.page_count = PAGE_COUNT_FIRST
 
     def is_poor(self, index: int) -> bool:
-        """Too little is left of the page to fill the kernel's buffer: a fresh page is better."""
+        """Whether too little is left of the page to fill the kernel's buffer."""
         return not self.page.end and (len(self.page.names) - index) * 2 < self.page_count
 
 
@@ -133,7 +133,7 @@ class Directories:
         directory = self._get(fh)
         if directory.has_lost:
             directory.has_lost = False
-            raise FsError(Status.EIO, "changes of names in it were lost with the session")
+            raise FsError(Status.EIO, "changes of its names were lost with the session")
 
     def lose(self, inos: Set[int]) -> None:
         """Changes of names in these directories were lost."""
@@ -144,14 +144,14 @@ class Directories:
         return len(self._open)
 
     def handles(self) -> tuple[tuple[int, int], ...]:
-        """Of all that are open: handle and inode."""
+        """Handle and inode of all open directories."""
         return tuple((fh, directory.ino) for fh, directory in self._open.items())
 
     def ino_of(self, fh: int) -> int:
         return self._get(fh).ino
 
     async def dots(self, fh: int, cookie: int) -> list[Listed]:
-        """The entries of the directory itself and its parent, if they lie behind cookie."""
+        """The entries "." and "..", if they lie behind cookie."""
         if cookie >= COOKIE_PARENT:
             return []
         own = await self._namespace.getattr(self._get(fh).ino)
@@ -173,12 +173,11 @@ class Directories:
         return self._list(directory, index)
 
     def told(self, fh: int, cookie: int, size: int) -> bytes | None:
-        """What lanes would tell the kernel of the entries behind cookie, in its own format; None:
-        they do not know."""
+        """The entries behind cookie, by lanes and in the kernel's format; None: they cannot."""
         return self._lanes.names.listing_read(self._get(fh).ino, cookie, size)
 
     def taken(self, fh: int, count: int, *, was_full: bool) -> None:
-        """The kernel took that many entries of the last page; was_full: it refused one more."""
+        """The kernel took this many entries. was_full: it had no room for one more."""
         directory = self._get(fh)
         wanted = count + 2 if was_full else max(directory.page_count, count * 2)
         directory.page_count = max(PAGE_COUNT_MIN, min(wanted, PAGE_COUNT_MAX))
@@ -213,7 +212,7 @@ class Directories:
         )
 
     def _tell_lanes(self, directory: OpenDirectory, behind: int) -> bool:
-        """The page as far as it is leased. False: not its names."""
+        """Gives the lanes the leased part of the page. False: its names are not leased."""
         ino, page, asked = directory.ino, directory.page, directory.asked
         self._inodes.parents.note_all(page.inos, ino)
         if asked.loss_count == self._inodes.losses.now:
@@ -251,21 +250,21 @@ class Directories:
             yield Listed(page.names[at], page.cookies[at], attributes, is_stale, directory.is_named)
 
     def _is_stale(self, directory: OpenDirectory, ino: int) -> bool:
-        """What the page says of the inode may be of before a change."""
+        """Whether the page's attributes of the inode may be from before a change."""
         is_changed = directory.asked.change_count != self._inodes.change_count
         return is_changed or self._is_lost(directory, ino)
 
     def _is_lost(self, directory: OpenDirectory, ino: int) -> bool:
-        """A lease on the inode was given up since the page was asked for."""
+        """Whether a lease on the inode was given up since the page was requested."""
         return self._inodes.losses.of(ino) > directory.asked.loss_count
 
 
 def _page_of(reply: ReadDirReply) -> Page:
-    """Raises EIO for columns that do not fit, and for a page that has nothing and is no end."""
+    """Unpacks a reply. Raises EIO if its columns do not fit, or if it is empty and not the end."""
     count = len(reply.names)
     is_whole = len(reply.cookies) == 8 * count and len(reply.attributes) == ATTRIBUTES_SIZE * count
     if not is_whole or not (count or reply.end):
-        raise FsError(Status.EIO, "a page of a directory that makes no sense")
+        raise FsError(Status.EIO, "the metaserver sent an invalid page of a directory")
     cookies = struct.unpack(f"<{count}Q", reply.cookies)
     return Page(reply.names, cookies, tuple(inos_of(reply.attributes)), reply.attributes, reply.end)
 

@@ -1,6 +1,6 @@
-"""Waiting for the lanes: tokens of drain(), punch() and seek() and their DONE events.
+"""Waits for the lanes: tokens of drain(), punch() and so on, and their DONE events.
 
-One waiter per token. Touched by the trio thread only; the event reaper calls done().
+Each token has one waiter. Touched by the trio thread only; the event reaper calls done().
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _BITS: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where bytes of a file begin."""
+    """A place in a file, where a range of bytes begins."""
 
     ino: int
     begin: int
@@ -32,25 +32,24 @@ class Drains:
         self._waiting: dict[int, trio.lowlevel.Task] = {}
 
     async def drain(self, ino: int, *, sync: bool, commit: bool = False) -> None:
-        """Until what was written to ino is at the targets (durable there if sync) and, if commit,
-        size and time are known to the metaserver."""
+        """Waits until what was written to ino is at the targets (durable there if sync) and, if
+        commit, until the metaserver knows size and time."""
         await self._wait(ino, lambda token: self._lanes.io.drain(token, ino, sync, commit))
 
     async def punch(self, ino: int, begin: int, end: int) -> None:
-        """Make a hole; durable when done."""
+        """Makes a hole, which is durable afterwards."""
         await self._wait(ino, lambda token: self._lanes.io.punch(token, ino, begin, end))
 
     async def seek(self, ino: int, start: int, *, hole: bool) -> int:
-        """Where the next data (or hole) begins; -1: there is none."""
+        """Returns where the next data (or hole) begins; -1: there is none."""
         return await self._wait(ino, lambda token: self._lanes.io.seek(token, ino, start, hole))
 
     async def copy_reach(self, source: Extent, sink: Extent, length: int) -> int:
-        """How many bytes of that can be copied without coming here."""
+        """Returns how many bytes of the range servers can copy by themselves."""
         return await self._copy(source, sink, length, only_reach=True)
 
     async def copy(self, source: Extent, sink: Extent, length: int) -> int:
-        """Blocks go from target to target; durable when done. Which stripes were written, a bit
-        each."""
+        """Has targets copy blocks, durably. Returns bits of the stripes that were written."""
         return await self._copy(source, sink, length, only_reach=False) & _BITS
 
     async def _copy(self, source: Extent, sink: Extent, length: int, *, only_reach: bool) -> int:
@@ -62,11 +61,11 @@ class Drains:
         return await self._wait(sink.ino, ask)
 
     async def barrier(self) -> None:
-        """Until every lane has dealt with all that it has read from the kernel so far."""
+        """Waits until every lane has handled all that it has read from the kernel so far."""
         await self._wait(0, self._lanes.io.barrier)
 
     async def notified(self, start: Callable[[int], object], timeout_s: float) -> bool:
-        """Start notifications of the kernel with a token; False: they take longer than that."""
+        """Starts notifications with a token and waits for them. False: they take longer."""
         with trio.move_on_after(timeout_s) as scope:
             await self._wait(0, start)
         return not scope.cancelled_caught
@@ -87,11 +86,11 @@ class Drains:
 
         status, result = await trio.lowlevel.wait_task_rescheduled(abort)
         if status:
-            raise FsError(_status(status), f"inode {ino}: the targets could not do it")
+            raise FsError(_status(status), f"inode {ino}: the targets failed")
         return int(result)
 
     def done(self, token: int, status: int, result: int = 0) -> None:
-        """A DONE event; one whose waiter was cancelled is nobody's."""
+        """A DONE event. It is ignored if its waiter was cancelled."""
         task = self._waiting.pop(token, None)
         if task is not None:
             trio.lowlevel.reschedule(task, Value((status, result)))

@@ -1,8 +1,8 @@
-"""Extents of files: fallocate, and where bytes and holes are (SEEK_DATA, SEEK_HOLE).
+"""Extents of files: fallocate, and where data and holes are (SEEK_DATA, SEEK_HOLE).
 
-Nothing is reserved at the targets: allocation sees to the size and that there is room now. A hole
-is made at the targets and is durable when it is answered; the kernel holds the inode's lock
-meanwhile, so no write of this client comes between. Touched by the trio thread only.
+Nothing is reserved at the targets: an allocation sets the size and checks that there is room now. A
+hole is made at the targets and is durable when it is answered; the kernel holds the inode's lock
+meanwhile, so no write of this client comes in between. Touched by the trio thread only.
 """
 
 import errno
@@ -36,11 +36,11 @@ class Extents:
     async def fallocate(
         self, ino: int, offset: int, length: int, mode: int, *, kill_set_ids: bool
     ) -> None:
-        """kill_set_ids: the caller may not keep the set-id bits (as of a write)."""
+        """kill_set_ids: the caller may not keep the set-ID bits (as at a write)."""
         if mode not in _MODES:
-            raise FsError(Status.EOPNOTSUPP, "no such mode of fallocate")
+            raise FsError(Status.EOPNOTSUPP, "this mode of fallocate is not supported")
         if not length:
-            raise FsError(Status.EINVAL, "no bytes")
+            raise FsError(Status.EINVAL, "the length is 0")
         end = offset + length
         if end > FILE_SIZE_MAX:
             raise FsError(Status.EFBIG)
@@ -57,7 +57,7 @@ class Extents:
                 await self._make_hole(ino, offset, min(end, now.size))
         if not mode & KEEP_SIZE and end > now.size:
             await self._files.setattr(ino, Change(size=end, at_least=True))
-        elif not mode & (PUNCH_HOLE | ZERO_RANGE):  # a change all the same
+        elif not mode & (PUNCH_HOLE | ZERO_RANGE):  # a change, too
             await self._files.setattr(ino, Change(mtime_ns=file_time_ns()))
 
     async def seek(self, ino: int, offset: int, whence: int) -> int:
@@ -80,7 +80,7 @@ class Extents:
             raise FsError(Status.ENOSPC)
 
     async def _make_hole(self, ino: int, begin: int, end: int) -> None:
-        await self._drains.drain(ino, sync=True)  # nothing that is held may be sent again later
+        await self._drains.drain(ino, sync=True)  # held bytes must not be sent again later
         file_id, _ = self._files.objects_of(ino)
         await self._drains.punch(ino, begin, end)
         await self._files.bytes_changed(ino, file_time_ns(), file_id)
@@ -89,7 +89,8 @@ class Extents:
 async def kill_set_ids_of(files: Files, ino: int, now: Attributes) -> None:
     has_bits = left_of_mode(now.mode, COMMIT_KILL_SUIDGID) != now.mode
     if has_bits or now.xattr_count:  # one may be a capability
-        # Of a group that may not execute: the kernel has asked for that before, where it should go.
+        # For a set-group-ID bit without group execution the kernel has asked before to clear it, if
+        # needed.
         change = Change(kill_set_ids=True, in_group=lambda _gid: True)
         await files.setattr(ino, change)
 

@@ -1,11 +1,11 @@
 """Open files: open, create, close, changes of attributes, and the commits of written state.
 
 Every open(2) asks the metaserver (close-to-open), which also registers the inode as open and
-returns its layout and capability for the lanes; the inode is registered once, however many handles
-it has. A commit carries what the lanes drained (size, mtime, which objects are durable); between
-taking that state and the metaserver's answer it is kept in OpenInode.taken, so that no attribute
-shown in between goes back. CLOSE leaves in batches (fsclient.fs.closing).
-Names are in fsclient.fs.namespace; the bytes themselves are only in the native lanes.
+returns its layout and capability for the lanes; an inode is registered once, however many handles
+it has. A commit reports what the lanes drained (size, mtime, which objects are durable); from
+taking that state until the metaserver's answer it is kept in OpenInode.taken, so that attributes
+shown in between do not go back. CLOSE is sent in batches (fsclient.fs.closing). Touched by the trio
+thread only. Names are in fsclient.fs.namespace; the bytes themselves are only in the native lanes.
 """
 
 import os
@@ -82,7 +82,7 @@ class Files:
         self._log = log
         self._take_count = 0
         self._handles: dict[int, int] = {}
-        self.was_read: Callable[[int], None] = lambda ino: None  # opened for that, through here
+        self.was_read: Callable[[int], None] = lambda ino: None  # opened for reading by Python
         self.opening: Callable[[int], None] = lambda ino: None
         self.births = DelegatedChanges(meta, lanes, leases, inodes, self._born, complete.noted, log)
 
@@ -135,7 +135,7 @@ class Files:
         return self._opened(inode, flags, attributes)
 
     async def open_sealed(self, ino: int) -> int:
-        """A READ named no handle (a mount of a sealed tree): one of its own for it. Raises FsError;
+        """Opens the file for a READ without a handle (a mount of a sealed tree). Raises FsError;
         ESTALE: the file is not sealed any more."""
         inode = self._inodes.hold(ino)
         try:
@@ -154,7 +154,7 @@ class Files:
         self._handles[fh] = ino
 
     async def tmpfile(self, parent: int, mode: int, flags: int, requester: Requester) -> OpenedFile:
-        """A file without a name; with O_EXCL it never gets one."""
+        """Makes a file without a name; with O_EXCL it never gets one."""
         request = TmpFile(parent, mode, not flags & os.O_EXCL, requester.for_mode(mode))
         reply = await self._meta.call(Op.TMPFILE, request, Opened)
         attributes = unpack_attributes(reply.attributes)
@@ -177,7 +177,7 @@ class Files:
         undo_orphaned(op, body, self._inodes, self._leases, self._lanes)
 
     async def reopen(self, ino: int) -> None:
-        """Fetch a new capability for the lanes: the old one was refused, or the session is new."""
+        """Gets a new capability for the lanes: the old one was refused, or the session is new."""
         inode = self._inodes.get(ino)
         if inode is None:
             return await self._reopen_closed(ino)
@@ -187,8 +187,8 @@ class Files:
             self._log(f"cannot open inode {ino} again: {error}")
 
     async def _reopen_closed(self, ino: int) -> None:
-        """What nobody synced before it was closed the lanes sync after a while: for that they get
-        a new capability, or else nothing more is tried."""
+        """Lanes sync a file later that was closed without a sync, with a new capability. Without
+        one they give it up."""
         error: FsError | None = None
         inode = self._inodes.hold(ino)
         try:
@@ -200,11 +200,11 @@ class Files:
         if error is None or error.status is Status.DISCONNECTED or not is_closed:
             return
         self._lanes.inodes.lost(ino)
-        if error.status not in (Status.ENOENT, Status.ESTALE):  # not removed
+        if error.status not in (Status.ENOENT, Status.ESTALE):  # it was not removed
             self._log(f"inode {ino}, closed and not synced, may not be durable: {error}")
 
     async def restore(self, ino: int, handles: list[tuple[int, int, bool]]) -> None:
-        """Handles (number, flags, direct) of the process before this one. Raises FsError."""
+        """Restores handles (number, flags, direct) of the former process. Raises FsError."""
         (inode,) = {self._inodes.hold(ino) for _ in handles}
         try:
             writable = any(is_writable(flags) for _, flags, _ in handles)
@@ -225,7 +225,7 @@ class Files:
     def _opened(self, inode: OpenInode, flags: int, attributes: Attributes) -> OpenedFile:
         keep_pages = self._inodes.may_keep_pages(inode.attributes or attributes)
         direct = not self._leases.is_cached(inode.ino) or self._leases.is_contended(inode.ino)
-        if is_writable(flags) and flags & os.O_APPEND:  # at an end that the kernel may not know
+        if is_writable(flags) and flags & os.O_APPEND:  # the kernel may not know the end
             direct |= self._leases.is_on
         direct |= flags & os.O_ACCMODE == os.O_WRONLY
         inode.had_readers |= not is_writable(flags)
@@ -237,12 +237,12 @@ class Files:
     async def _open(
         self, inode: OpenInode, writable: bool, wanted: int = 0, *, moves: bool = False
     ) -> Opened:
-        """moves: lanes are about to write. What lies in its record gets objects then."""
+        """moves: lanes are about to write, so a file whose bytes are in its record gets objects."""
         asked = writable or inode.is_writable
         request = Open(inode.ino, asked, wanted, asked and moves)
         reply = await self._meta.call(Op.OPEN, request, Opened)
         inode.is_writable |= writable
-        if inode.is_writable and not asked:  # less than what handles have since then
+        if inode.is_writable and not asked:  # a handle was opened for writing meanwhile
             return await self._open(inode, True, wanted, moves=moves)
         return reply
 
@@ -257,7 +257,7 @@ class Files:
     async def _open_existing(
         self, inode: OpenInode, attributes: Attributes, flags: int, to_nothing: Change
     ) -> Attributes:
-        """CREATE found a file, perhaps: what an OPEN of it would have done."""
+        """CREATE may have found an existing file: does what an OPEN of it would have done."""
         try:
             check_unprotected(attributes, flags)
             if flags & os.O_TRUNC and attributes.size:
@@ -270,12 +270,12 @@ class Files:
     # ---- attributes ---------------------------------------------------------------------------
 
     def may_be_written(self, ino: int) -> bool:
-        """Somebody here has it open for writing."""
+        """Whether somebody here has the file open for writing."""
         inode = self._inodes.get(ino)
         return inode is not None and inode.is_writable
 
     async def setattr(self, ino: int, change: Change) -> Attributes:
-        """Set attributes. Written state that the metaserver does not know yet goes along: it is
+        """Sets attributes. Written state that the metaserver does not know yet goes along: it is
         older than this change and must not come after it."""
         async with self.cuts.told(ino):
             return await self._setattr(ino, change)
@@ -289,7 +289,7 @@ class Files:
         token, written = self._take(inode)
         before = tuple(inode.taken) if inode is not None and change.sets_mtime else ()
         try:
-            if change.size is not None and self._lanes.inodes.commits(ino):  # a size of before
+            if change.size is not None and self._lanes.inodes.commits(ino):  # with an older size
                 await self.drains.drain(ino, sync=False, commit=True)
             request = set_attr(ino, change, written)
             reply = await self._meta.call(Op.SETATTR, request, Opened, urgent=bool(token))
@@ -297,7 +297,7 @@ class Files:
             if not (isinstance(error, FsError) and error.status is Status.DISCONNECTED):
                 self._give_back(inode, token, written)
             raise
-        if inode is None and change.size is not None:  # opened ahead meanwhile, perhaps as it was
+        if inode is None and change.size is not None:  # prefetched with its old size, perhaps
             self._inodes.resized_closed += 1
             inode = self._inodes.get(ino)
         if inode is not None:
@@ -310,7 +310,7 @@ class Files:
         return attributes
 
     def _touched(self, ino: int) -> None:
-        """Lanes could have done it, if the directory were delegated."""
+        """Lanes could have made this change if the directory were delegated."""
         parent = self._inodes.parents.of(ino)
         if parent:
             self.births.touched(parent)
@@ -325,7 +325,7 @@ class Files:
                 put = self._lanes.inodes.put if change.at_least else self._lanes.inodes.resize
                 put(reply.attributes, reply.layout, reply.capability)
                 self._leases.tell_lanes(inode.ino)
-            self._inodes.limit(inode, reply.size_limit)  # whose file it is may have changed, too
+            self._inodes.limit(inode, reply.size_limit)  # its owner may have changed, too
         elif change.size is not None:
             self._resized_closed(reply)
         self._inodes.changed()
@@ -333,33 +333,33 @@ class Files:
         return self._inodes.see_record(reply.attributes)
 
     def _resized_closed(self, reply: Opened) -> None:
-        """Lanes may know the file still: of one that was closed a moment ago they have the size
-        that it had as it was written, and bytes that are not durable yet."""
+        """Lanes may still know a file that was closed a moment ago, with the size that it had when
+        it was written, and bytes that are not durable yet."""
         if reply.layout:
             self._lanes.inodes.resize(reply.attributes, reply.layout, reply.capability)
             self._lanes.inodes.drop(ino_of(reply.attributes))
 
     def objects_of(self, ino: int) -> tuple[int, int]:
-        """The file id of an open inode, and how far bytes of it can be stored."""
+        """The file id of an open inode, and the largest size that its layout can store."""
         inode = self._inodes.opened(ino)
         return inode.file_id, storable_end(inode.shape)
 
     async def sync(self, ino: int) -> None:
-        """What was written to ino is durable, and its size is committed."""
+        """Makes what was written to ino durable, and commits its size."""
         if self._inodes.get(ino) is None:
             return
         await self.drains.drain(ino, sync=True)
         await self.commit_written(ino)
 
     async def publish(self, ino: int) -> None:
-        """What was written to ino so far can be read by other clients."""
+        """Drains and commits what was written to ino, so that other clients can read it."""
         inode = self._inodes.get(ino)
         if inode is not None and inode.is_writable:
             await self.drains.drain(ino, sync=False)
             await self.commit_written(ino)
 
     async def refresh(self, ino: int) -> None:
-        """Reads from now on see what other clients have published."""
+        """Later reads see what other clients have published."""
         inode = self._inodes.get(ino)
         if inode is None:
             return
@@ -370,19 +370,18 @@ class Files:
             self._inodes.may_keep_pages(attributes)
 
     async def attributes_changed(self, ino: int) -> None:
-        """By a request that has no attributes in its answer: the kernel is to ask again."""
+        """A request changed attributes without returning them: the kernel asks for them again."""
         await self._invalidate(ino, -1)
 
     async def _invalidate(self, ino: int, begin: int = 0) -> None:
-        """The kernel forgets attributes and pages (-1: none); the notifier's thread has told it
-        when this ends, or it is busy for longer than anybody should wait."""
+        """Has the kernel drop attributes and pages (-1: none); waits up to INVALIDATION_WAIT_S."""
         self._lanes.names.invalidate_inode(ino, begin, 0)
         await self.drains.notified(
             lambda token: self._lanes.names.lease_drop(token, (ino,), 0), INVALIDATION_WAIT_S
         )
 
     async def commit_written(self, ino: int) -> None:
-        """Size and time of what the lanes have sent so far are committed."""
+        """Commits size and time of what the lanes have sent so far."""
         async with self.cuts.told(ino):
             inode = self._inodes.get(ino)
             token, written = self._take(inode)
@@ -400,8 +399,8 @@ class Files:
             self._see_committed(inode, reply)
 
     async def bytes_changed(self, ino: int, mtime_ns: int, file_id: int, bits: int = 0) -> None:
-        """Bytes changed at the targets in another way than by WRITE. bits: of those objects of
-        file_id that are durable; the file may have others by now."""
+        """Bytes changed at the targets in another way than by WRITE. bits: those of file_id's
+        objects that are durable; the file may have others by now."""
         inode = self._inodes.opened(ino)
         flags = COMMIT_MTIME | (COMMIT_SYNCED if bits else 0)
         request = Commit(ino, file_id, flags, 0, mtime_ns, bits, False)
@@ -414,7 +413,7 @@ class Files:
             return 0, Written(0, 0, 0)
         self._take_count += 1
         inode.taken[self._take_count] = written
-        self._lanes.names.attributes_drop(inode.ino)  # lanes are not ahead of it any more
+        self._lanes.names.attributes_drop(inode.ino)  # lanes know nothing newer any more
         return self._take_count, written
 
     def _give_back(
@@ -424,7 +423,7 @@ class Files:
         written: Written,
         told: Callable[[], None] = lambda: None,
     ) -> None:
-        """Commit by itself what has been taken."""
+        """Commits by a request of its own what was taken."""
         if inode is None or not token:
             return
         size, mtime_ns, flags = written
@@ -443,25 +442,24 @@ class Files:
     # ---- leases -------------------------------------------------------------------------------
 
     async def ask(self, ino: int, end: int = 0) -> None:
-        """An ASK event: lanes want a lease on the bytes of ino, and its present state, or more room
-        by the quotas, up to `end` of the file. An OPEN brings all, as much as the inode's handles
-        may need."""
+        """An ASK event: lanes want a lease on the bytes of ino with its present state, or a larger
+        size limit, up to `end`. An OPEN brings all that the inode's handles may need."""
         errno_of_answer = 0
-        self._inodes.catch_up()  # it may be new, with a share of its tree's limit
+        self._inodes.catch_up()  # the file may be new, with a share of its tree's limit
         inode = self._inodes.hold(ino)
         await self._leases.leaving.wait(ino)
         self._leases.asks(ino)
         try:
             is_limited = inode.size_limit is not None and inode.size_limit >= 0
             if is_limited:
-                await self.tell_size(ino)  # what was added is charged before there is more room
+                await self.tell_size(ino)  # new bytes are charged before the limit rises
             wanted = end if is_limited else 0
-            # Who reads asks for want of a lease, who writes also if it has one.
+            # A reader asks if it has no lease, a writer may also ask with one.
             moves = not self._leases.is_on or self._leases.holds(ino, LEASE_DATA_EXCLUSIVE)
             opened = await self._open(inode, inode.is_writable, wanted, moves=moves)
             self._register(inode, opened)
             if inode.is_writable and not self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
-                await trio.sleep(ASK_AGAIN_S)  # those that write have to ask again
+                await trio.sleep(ASK_AGAIN_S)  # writers have to ask again
         except FsError as error:
             errno_of_answer = error.errno
             self._log(f"no lease on inode {ino}: {error}")
@@ -471,8 +469,8 @@ class Files:
             self._leases.used(ino)
 
     async def before_write(self, ino: int) -> None:
-        """The kernel is about to write to a file that this client has open for writing: the lease
-        that lanes will ask for is asked for now, and with it comes what the kernel asks before."""
+        """The kernel is about to write to a file that this client has open for writing: gets the
+        lease that lanes will need now, and with it the attributes that the kernel reads before."""
         inode = self._inodes.get(ino)
         if inode is None or not inode.is_writable or not self._leases.is_on:
             return
@@ -481,15 +479,15 @@ class Files:
             self._register(inode, await self._open(inode, True))
 
     async def wait_for_bytes(self, ino: int) -> None:
-        """What other clients have written to ino is at the targets."""
+        """Waits until what other clients have written to ino is at the targets."""
         inode = self._inodes.get(ino)
         if inode is not None and self._leases.is_on and not self._leases.holds(ino, LEASE_DATA):
             self._register(inode, await self._open(inode, inode.is_writable))
 
     @asynccontextmanager
     async def readable(self, ino: int) -> AsyncIterator[None]:
-        """Lanes know the inode meanwhile, and what other clients have written is at the targets;
-        also of a file that lanes opened by themselves."""
+        """In this block lanes know the inode, and what other clients have written is at the
+        targets; also of a file that lanes opened by themselves."""
         self._inodes.catch_up()
         self._inodes.single(ino)
         is_open = self._inodes.get(ino) is not None
@@ -503,7 +501,7 @@ class Files:
 
     @asynccontextmanager
     async def owned(self, ino: int) -> AsyncIterator[None]:
-        """Nobody else reads or writes the bytes of ino meanwhile."""
+        """In this block nobody else reads or writes the bytes of ino."""
         inode = self._inodes.get(ino)
         if inode is None or not self._leases.is_on:
             yield
@@ -523,12 +521,12 @@ class Files:
                 yield
 
     async def settle(self, ino: int) -> None:
-        """What was written goes to the targets, size and time to the metaserver."""
+        """Sends what was written to the targets, and size and time to the metaserver."""
         if self._inodes.get(ino) is not None:
             await self.drains.drain(ino, sync=False, commit=True)
 
     async def tell_size(self, ino: int) -> None:
-        """Size and time of what was written go to the metaserver, before the bytes themselves."""
+        """Commits size and time of what was written, before the bytes are sent."""
         async with self.cuts.told(ino):
             inode = self._inodes.get(ino)
             token, written = self._take(inode)
@@ -549,8 +547,9 @@ class Files:
     # ---- commits of the lanes -----------------------------------------------------------------
 
     def commit(self, token: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
-        """A COMMIT event, answered with commit_done. Urgent, like all that says what only this
-        client knows: the return of the lease must not overtake it. Bytes go with births alone."""
+        """A COMMIT event, answered with commit_done. The request is urgent: only this client knows
+        the state, and the return of the lease must not overtake it. It has bytes only for
+        births."""
         file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack_from(payload)
         inline = payload[_COMMIT_EVENT.size :]
         written = Written(size, mtime_ns, flags)
@@ -563,7 +562,7 @@ class Files:
             return self._lanes.io.commit_done(token, int(Status.ESTALE), b"")
         request = Commit(ino, file_id, flags, size, mtime_ns, stripe_bits, bool(durable))
         inode = self._inodes.get(ino)
-        key = -token - 1  # apart from the tokens of setattr
+        key = -token - 1  # differs from all tokens of setattr
         if inode is not None:
             inode.taken[key] = written
 

@@ -42,8 +42,8 @@ class FileSystem:
         believe_names_s: float = 0.0,
         first_handle: int = 1,
     ) -> None:
-        """How long attributes and names once seen may be believed where there are no leases, as the
-        kernel does."""
+        """believe_s, believe_names_s: how long the kernel and this client may cache attributes and
+        names without leases."""
         handles = count(first_handle)
         self.next_handle: Callable[[], int] = lambda: next(handles)
         self.leases = leases
@@ -86,7 +86,7 @@ class FileSystem:
         self.inodes.tell_open = self.recalls.tell_open
 
     async def run(self, open_ahead: bool, announced_max: int) -> None:
-        """What goes on beside requests, until cancelled. announced_max: bytes of such files."""
+        """Runs until cancelled what is no request. announced_max: bytes of announced files."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.closer.run)
             nursery.start_soon(self.births.run)
@@ -96,41 +96,40 @@ class FileSystem:
                 nursery.start_soon(self.announced.run, announced_max)
 
     async def _tell(self, ino: int) -> None:
-        """What only this client knows of the inode goes to the metaserver."""
+        """Commits or reports what only this client knows of the inode."""
         await self.births.settle(ino)
         await self.locks.tell_closes(ino)
         await self.files.tell_size(ino)
 
     async def _publish(self, ino: int) -> None:
-        """What was written to the inode so far, bytes and size at once: nobody may read it before
-        the lease is returned."""
+        """Sends what was written to the inode so far, bytes and size at once: nobody may read it
+        before the lease is returned."""
         if self.inodes.get(ino) is not None:
             async with open_tasks() as tasks:
                 tasks.start_soon(self.files.commit_written, ino)
                 await self.drains.drain(ino, sync=False)
 
     def exclusive(self) -> tuple[int, ...]:
-        """What only this session may change, for SESSION_OPEN."""
+        """The inodes that only this session may change, for SESSION_OPEN."""
         return tuple({*self.leases.exclusive(), *self.births.parents_on_way()})
 
     def restorable(self) -> Iterator[LeaseRestore]:
-        """The shared leases that a restarted metaserver is told of: those of open files before
-        all."""
+        """The shared leases for a restarted metaserver: those of open files first."""
         return self.recalls.restorable(self.inodes.held())
 
     def restarted(self) -> None:
-        """Another metaserver took over."""
+        """The metaserver was restarted."""
         self.recalls.restarted()
         self.births.renew_slots()
 
     def losing_session(self) -> None:
-        """Evicted, which those who wait for the metaserver hear only afterwards: changes of names
-        that it has not answered are lost."""
+        """The session is evicted; callers that wait for the metaserver learn it afterwards. Changes
+        of names that the metaserver has not answered are lost."""
         self.births.collect()
         self.directories.lose(self.births.parents_on_way())
 
     def lost_session(self) -> None:
-        """Evicted: whatever was believed is void, whatever was not committed is lost."""
+        """The session was evicted: everything cached is void, everything not committed is lost."""
         self.losing_session()
         self.births.lose()
         self.inodes.unkeep_all()
@@ -139,12 +138,12 @@ class FileSystem:
         self.files.lose()
 
     def released(self, fh: int, ino: int) -> None:
-        """The kernel closed a handle, and the lanes are done with it."""
+        """The kernel closed a handle, and the lanes have finished with it."""
         self.files.released(fh, ino)
         self.locks.handle_gone(ino)
 
     async def sync(self) -> None:
-        """What this client has written, and every earlier change of names, is durable after it."""
+        """Makes durable what this client has written, and every earlier change of names."""
         limit = trio.CapacityLimiter(REOPENS_AT_ONCE_MAX)
 
         async def sync_one(ino: int) -> None:
@@ -157,7 +156,7 @@ class FileSystem:
         await self.namespace.barrier()
 
     async def reopen_all(self) -> None:
-        """After the session was lost: fetch new capabilities for all open inodes."""
+        """Gets new capabilities for all open inodes, after the session was lost."""
         limit = trio.CapacityLimiter(REOPENS_AT_ONCE_MAX)
 
         async def reopen(ino: int) -> None:

@@ -1,9 +1,9 @@
-"""What one client process tells the next of open files: as it is written, and as it is put back.
+"""What a client process hands to the next one about open files, packed and restored.
 
-The next one knows nothing but this. Open files are opened again at the metaserver, which still has
-them open for the session, under the handles that the kernel has. Leases that the session holds are
-taken for held, so that whatever the kernel keeps under them is invalidated when they are recalled
-or end; names are looked up again by themselves. Pure but for restore().
+The next process knows nothing else. It opens the files again at the metaserver, which still has
+them open for the session, under the handles that the kernel has. Leases that the session holds
+count as held, so that what the kernel caches under them is invalidated when they are recalled or
+end; names are looked up again as needed. Pure but for restore().
 """
 
 from collections import defaultdict
@@ -37,7 +37,7 @@ def _handle_of(row: HandleRow) -> HandedHandle:
 
 @dataclass(frozen=True, slots=True)
 class HandedLock:
-    """fh: by which it was taken last."""
+    """A lock. fh: the handle by which it was last taken."""
 
     lock: HeldLock
     fh: int
@@ -46,8 +46,8 @@ class HandedLock:
 @dataclass(frozen=True, slots=True)
 class HandedFiles:
     """directories: handle and inode. leases: inode and bits. departed: inodes without a name and
-    their attribute records. ticket: the last that was given to a lock. backings: inode, id and
-    stamp of what the kernel reads by itself."""
+    their attribute records. ticket: the last one that was given to a lock. backings: inode, id and
+    stamp of files that the kernel reads by itself."""
 
     handles: tuple[HandedHandle, ...]
     directories: tuple[tuple[int, int], ...]
@@ -92,13 +92,13 @@ class HandedFiles:
         return [LockRestore(tuple(held.lock for held in self.locks))] if self.locks else []
 
     def first_handle(self) -> int:
-        """The first that is free, of those that Python gives."""
+        """The first free handle of those that Python gives."""
         own = [handle.fh for handle in self.handles if handle.fh < FIRST_HANDLE]
         return 1 + max([0, *own, *(fh for fh, _ in self.directories)])
 
     async def restore(self, files: FileSystem) -> list[int]:
-        """Before the lanes run. Returns inodes that could not be opened again: their handles are
-        bad from now on."""
+        """Called before the lanes run. Returns the inodes that could not be opened again: their
+        handles are bad from now on."""
         for ino, bits in self.leases:
             files.leases.table.single(ino, bits)
         for ino, record in self.departed:
@@ -131,7 +131,7 @@ class HandedFiles:
 
 
 def _see_names(files: FileSystem, ino: int) -> None:
-    """A killed process could not say which of its files have no name any more."""
+    """Finds files without a name: a killed process could not report them."""
     inode = files.inodes.get(ino)
     if inode is not None and inode.attributes is not None and not inode.attributes.nlink:
         files.inodes.departed(inode.attributes)

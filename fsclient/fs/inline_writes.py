@@ -1,5 +1,5 @@
-"""Bytes that lanes write to files which lie in their inode's record, and are to go on lying there:
-one request of the metaserver for each WRITE (docs/decisions/0037-inline-data.md)."""
+"""Writes to files whose bytes are in their inode's record and are to stay there: one request to the
+metaserver for each WRITE (docs/decisions/0037-inline-data.md)."""
 
 import struct
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _EVENT: Final = struct.Struct("<QII")  # file_id, COMMIT_KILL_* flags, durable
 
 
 class InlineWrites:
-    """written(inode, reply): tells lanes and tables what the file is now."""
+    """written(inode, reply): gives lanes and tables the file's new state."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class InlineWrites:
         self._written = written
 
     async def write(self, ino: int, offset: int, mtime_ns: int, payload: bytes) -> None:
-        """A WRITE_INLINE event, which is answered as an ASK event is; ESTALE: the file has to have
-        objects first."""
+        """A WRITE_INLINE event, answered like an ASK event; ESTALE: the file needs objects
+        first."""
         file_id, flags, durable = _EVENT.unpack_from(payload)
         content = payload[_EVENT.size :]
         errno_of_answer = 0
-        self._inodes.catch_up()  # it may be new
+        self._inodes.catch_up()  # the file may be new
         inode = self._inodes.hold(ino)
         await self._leases.leaving.wait(ino)
         self._leases.asks(ino)

@@ -1,16 +1,16 @@
-"""What the client remembers of inodes: those held open, and a little of those the kernel caches.
+"""What the client keeps about inodes: those that are open, and a little of those that the kernel
+caches.
 
-OpenInode: one per inode with handles (or an OPEN on its way); registered at the metaserver once per
-inode. It keeps the newest attributes seen and what was taken from the lanes but not yet committed,
-so that this client always sees its own writes.
-Kept: inodes that stay open for a while after their last handle is closed. While their bytes are
-leased the lanes open them for reading by themselves; the handles they made are taken over when the
-inode is kept no longer. One hold stands for both. What lanes know by a directory's grant is not
-here at all, until something else than reading is done with it (`single`).
-Page versions: for inodes whose pages the kernel may hold, the data version these pages belong to
-(close-to-open: an open that finds the same version keeps them). Departed: attributes of inodes
-that lost their last name while the kernel knows them. Both are bounded and dropped by FORGET.
-Pure; touched by the client's trio thread only.
+OpenInode: one per inode with handles (or an OPEN in flight), registered at the metaserver once. It
+keeps the newest attributes seen and what was taken from the lanes but not committed yet, so that
+this client always sees its own writes. Kept: inodes that stay open for a while after their last
+handle is closed. While their bytes are leased the lanes open them for reading by themselves; when
+an inode is kept no longer, the handles that lanes opened are taken over. One hold stands for both.
+What lanes know by a directory's grant has no entry here until something else than reading is done
+with it (`single`). Page versions: for inodes whose pages the kernel may have, the data version of
+these pages (close-to-open: an open that finds the same version keeps them). Departed: attributes of
+inodes that lost their last name and that the kernel still knows. Both are bounded and dropped by
+FORGET. Pure; touched by the client's trio thread only.
 """
 
 import stat
@@ -58,12 +58,11 @@ _SET_ID_BITS = 0o6000
 
 
 class OpenInode:
-    """holds: handles plus opens on their way. taken: written states whose COMMIT or SETATTR is
-    not answered yet, by token. size_limit: what the lanes were told last; None: nothing yet.
-    is_inline: the lanes know that its bytes are in its record, and write none before an OPEN.
-    had_readers: some handle was opened for reading only.
-    wrote: something was committed since the lease on its bytes was lost last. takes_turns: that was
-    so when it was lost."""
+    """An open inode. holds: handles plus opens in flight. taken: written states whose COMMIT or
+    SETATTR is not answered yet, by token. size_limit: the one that lanes got last; None: none yet.
+    is_inline: lanes know that its bytes are in its record, and write none before an OPEN.
+    had_readers: a handle was opened for reading only. wrote: something was committed since the
+    lease on its bytes was last lost. takes_turns: the value of `wrote` when it was lost."""
 
     __slots__ = (
         "attributes",
@@ -88,7 +87,7 @@ class OpenInode:
         self.had_readers = False
         self.size_limit: int | None = None
         self.file_id = 0
-        self.shape = b""  # of its layout
+        self.shape = b""  # stripes and chunks of its layout
         self.attributes: Attributes | None = None
         self.taken: dict[int, Written] = {}
         self.wrote = self.takes_turns = False
@@ -99,7 +98,7 @@ class OpenInode:
         self.is_inline = is_inline(raw)
 
     def time_was_set(self, tokens: Iterable[int]) -> None:
-        """Since these states were taken: when it was written before is nothing to show."""
+        """The caller set mtime after these states were taken: their times are not shown."""
         for token in tokens:
             if token in self.taken:
                 was = self.taken[token]
@@ -110,8 +109,8 @@ class Inodes:
     def __init__(
         self, lanes: Lanes, leases: Leases, clock: Callable[[], float], bare_s: float
     ) -> None:
-        """bare_s: how long an inode seen without extended attributes is believed to have none, when
-        there are no leases."""
+        """bare_s: how long an inode counts as without extended attributes if there are no
+        leases."""
         self._lanes = lanes
         self._leases = leases
         self._valid_ms = int(bare_s * 1000)
@@ -121,21 +120,21 @@ class Inodes:
         self._taken_over: dict[int, int] = {}  # handles of lanes, by inode: each has a hold
         self._page_versions: OrderedDict[int, int] = OrderedDict()
         self._departed: OrderedDict[int, bytes] = OrderedDict()  # attribute records
-        self._being_set: dict[int, int] = {}  # how often, not told or not answered
-        self.closed: set[int] = set()  # not told to the metaserver yet
+        self._being_set: dict[int, int] = {}  # settings of each that are not answered yet
+        self.closed: set[int] = set()  # their CLOSE is not sent yet
         self.change_count = 0  # local changes of the namespace and of attributes
-        self.losses = Stamps(LOSSES_MAX)  # of leases
-        self.resized_closed = 0  # files that nobody here had open
+        self.losses = Stamps(LOSSES_MAX)  # lost leases
+        self.resized_closed = 0  # resizes of files that nobody here had open
         self.parents = Parents()
-        # Notes what lanes have changed and have not told yet (fsclient.fs.delegated_changes).
+        # Notes what lanes have changed and not reported yet (fsclient.fs.delegated_changes).
         self.catch_up: Callable[[], None] = lambda: None
-        # Tells the metaserver of an inode that lanes opened without a word.
+        # Tells the metaserver of an inode that lanes opened by themselves.
         self.tell_open: Callable[[int], None] = lambda ino: None
 
     # ---- open inodes --------------------------------------------------------------------------
 
     def hold(self, ino: int) -> OpenInode:
-        """Take one more hold on ino; it must be registered at the metaserver by the caller."""
+        """Takes one more hold on ino; the caller must register it at the metaserver."""
         self.single(ino)
         inode = self._entry(ino)
         inode.holds += 1
@@ -149,8 +148,8 @@ class Inodes:
         return inode
 
     def single(self, ino: int) -> None:
-        """What lanes know of the file by its directory's grant, if anything, becomes leases of its
-        own. What they opened by it is open as if they had asked, which the metaserver is told."""
+        """What lanes hold of the file by its directory's grant, if anything, becomes leases of its
+        own. Their opens of it count as usual opens, and the metaserver is told."""
         count = self._lanes.names.child_drop(ino)
         if count < 0:
             return
@@ -161,13 +160,13 @@ class Inodes:
             self.tell_open(ino)
 
     def _take_over(self, inode: OpenInode, count: int) -> None:
-        """So many handles that lanes opened by themselves."""
+        """Takes over this many handles that lanes opened by themselves."""
         inode.had_readers = True
         inode.holds += count
         self._taken_over[inode.ino] = self._taken_over.get(inode.ino, 0) + count
 
     def single_open(self) -> tuple[int, ...]:
-        """All that is open here, known by its directory's grant or not. Until resume() lanes open
+        """All inodes that are open here, also by directories' grants. Until resume() lanes open
         nothing more by such grants."""
         self._lanes.names.children_pause(True)
         for ino in self._lanes.names.children_open():
@@ -178,7 +177,7 @@ class Inodes:
         self._lanes.names.children_pause(False)
 
     def release(self, ino: int) -> bool:
-        """Give one hold back; True when it was the last and the metaserver has to know."""
+        """Releases one hold. True when it was the last and the metaserver must be told."""
         inode = self._open.get(ino)
         if inode is None:
             return False
@@ -186,7 +185,7 @@ class Inodes:
             return False
         self._release(inode)
         if inode.holds == 1 and inode.is_writable:
-            self.unkeep(ino)  # or it would be open for writing
+            self.unkeep(ino)  # else it would stay open for writing
         return inode.holds == 0
 
     def _release(self, inode: OpenInode) -> None:
@@ -199,18 +198,17 @@ class Inodes:
         self._lanes.inodes.drop(ino)
 
     def closed_by_lanes(self, ino: int) -> None:
-        """They opened and closed it without a word, and so will the metaserver be told."""
+        """Lanes created and closed the file; the metaserver is told of both at once."""
         if ino not in self._open:
             self._lanes.inodes.drop(ino)
 
     def give_back(self, ino: int) -> None:
-        """The metaserver opened it for nobody here: it is to be told, unless somebody here has it
-        open."""
+        """The metaserver opened the inode for nobody here: sends a CLOSE unless it is open."""
         self.hold(ino)
         self.release(ino)
 
     def _keep(self, inode: OpenInode) -> bool:
-        """Its last hold becomes that of lanes, which may open it by themselves."""
+        """The last hold becomes that of lanes, which may open the inode by themselves."""
         ino = inode.ino
         if inode.is_writable or inode.taken or ino in self._kept or ino in self._departed:
             return False
@@ -231,8 +229,8 @@ class Inodes:
             self.unkeep(next(iter(self._kept)))
 
     def may_open_ahead(self, ino: int) -> bool:
-        """The metaserver granted it by its directory, and said so just now: lanes may have it, as
-        nobody here has, or is about to give up, anything of it."""
+        """The metaserver has just granted the inode by its directory. True: lanes may have it, as
+        nobody here holds anything else of it, or is about to give it up."""
         leases = self._leases
         return not (
             ino in self._open
@@ -244,7 +242,7 @@ class Inodes:
         )
 
     def unkeep(self, ino: int) -> None:
-        """Lanes open it no more by themselves. What they opened is open as if they had asked."""
+        """Lanes open the inode by themselves no more. Their opens of it count as usual opens."""
         self.single(ino)
         if ino not in self._kept:
             return
@@ -260,7 +258,7 @@ class Inodes:
             self.unkeep(ino)
 
     def release_taken_over(self, ino: int) -> None:
-        """A handle of the lanes' own was closed."""
+        """A handle that lanes had opened by themselves was closed."""
         left = self._taken_over.pop(ino, 0) - 1
         if left < 0:
             return
@@ -269,19 +267,19 @@ class Inodes:
         self.release(ino)
 
     def is_open(self, ino: int) -> bool:
-        """With a handle, or one on its way."""
+        """Whether the inode has a handle, or an open in flight."""
         inode = self._open.get(ino)
         return inode is not None and (inode.holds > 1 or ino not in self._kept)
 
     def written(self) -> tuple[int, ...]:
-        """Those that may have been written to."""
+        """The inodes that may have been written."""
         return tuple(ino for ino, inode in self._open.items() if inode.is_writable)
 
     def get(self, ino: int) -> OpenInode | None:
         return self._open.get(ino)
 
     def opened(self, ino: int) -> OpenInode:
-        """Raises EBADF for one that is not open."""
+        """Returns an open inode. Raises EBADF if it is not open."""
         inode = self._open.get(ino)
         if inode is None:
             raise FsError(Status.EBADF)
@@ -294,14 +292,14 @@ class Inodes:
         return len(self._open)
 
     def take_closed(self, count_max: int) -> tuple[int, ...]:
-        """Up to count_max inodes of which the metaserver should be told that they are closed."""
+        """Takes up to count_max inodes for a CLOSE."""
         count = min(count_max, len(self.closed))
         return tuple(self.closed.pop() for _ in range(count))
 
     # ---- attributes ---------------------------------------------------------------------------
 
     def see(self, attributes: Attributes) -> Attributes:
-        """Attributes as this client must see them, given what came from the metaserver."""
+        """The attributes as this client must see them, from those that the metaserver sent."""
         inode = self._open.get(attributes.ino)
         if inode is None:
             return attributes
@@ -319,7 +317,7 @@ class Inodes:
         return merge_written(known, current) if current else known
 
     def _without_names(self, known: Attributes) -> Attributes:
-        """Attributes that may be from before the last name went."""
+        """Corrects attributes that may be from before the last name was removed."""
         gone = self.find_departed(known.ino)
         if gone is None or gone.change_version <= known.change_version:
             if known.nlink:  # restored from the trash
@@ -328,7 +326,7 @@ class Inodes:
         return replace(known, nlink=gone.nlink, ctime_ns=max(known.ctime_ns, gone.ctime_ns))
 
     def see_record(self, record: bytes) -> Attributes:
-        """see(), for a record as it came; native answers the kernel's next questions from it."""
+        """Like see(), for a packed record; lanes answer the kernel's later requests from it."""
         attributes = unpack_attributes(record)
         if self._lanes.names.child_is_older(attributes.ino, attributes.change_version):
             self.single(attributes.ino)
@@ -337,7 +335,7 @@ class Inodes:
         return self.see(attributes)
 
     def see_row(self, ino: int, record: bytes) -> None:
-        """see_record(), of one of many that nobody asked for."""
+        """Like see_record(), for one of many records that no caller waits for."""
         version, xattr_count = _XATTRS.unpack_from(record, _XATTRS_AT)
         if self._lanes.names.child_is_older(ino, version):
             self.single(ino)
@@ -347,7 +345,7 @@ class Inodes:
             self.see(unpack_attributes(record))
 
     def see_rows(self, records: bytes) -> None:
-        """see_row() of each: those about which there is nothing else to know, at once."""
+        """Like see_row() for each record; those that need nothing else are handled together."""
         is_plain = self._leases.held_now(LEASE_META)
         wanted = bytearray(len(records) // ATTRIBUTES_SIZE)
         others = []
@@ -368,7 +366,7 @@ class Inodes:
             self.see_row(ino, records[at * ATTRIBUTES_SIZE : (at + 1) * ATTRIBUTES_SIZE])
 
     def see_parents(self, records: bytes) -> None:
-        """Directories in which a name came or went, or of which a lease was granted."""
+        """Takes records of directories in which names changed, or of which leases were granted."""
         for start in range(0, len(records), ATTRIBUTES_SIZE):
             record = records[start : start + ATTRIBUTES_SIZE]
             ino = ino_of(record)
@@ -377,8 +375,8 @@ class Inodes:
             self.bare.note(ino, version, xattr_count)
 
     def _put(self, record: bytes, ino: int) -> None:
-        """Not while written state or set attributes are on their way: lanes would go back to what
-        the record says."""
+        """Gives a record to the lanes, but not while a commit or set attributes are not answered:
+        lanes would return to what the record says."""
         if ino in self._being_set:
             return self._forget_attributes(ino)
         leases = self._leases
@@ -391,12 +389,12 @@ class Inodes:
             return
         elif granted_in(record) & LEASE_META:
             self._lanes.names.attributes_put(record, 0, True)
-        else:  # from before the lease, whose own reply came soon after
+        else:  # the record is from before the lease was granted
             self._lanes.names.attributes_drop(ino)
 
     def was_set(self, ino: int, record: bytes) -> None:
-        """Lanes set attributes, of which the metaserver is told later. Until it has answered, other
-        replies may show the inode as it was before."""
+        """Lanes set attributes, which are reported later. Until that is answered, other replies may
+        have the inode's former attributes."""
         self._being_set[ino] = self._being_set.get(ino, 0) + 1
         inode = self._open.get(ino)
         if inode is not None and inode.attributes is not None:
@@ -404,7 +402,7 @@ class Inodes:
         self.changed()
 
     def setting_told(self, ino: int, *, is_lost: bool) -> None:
-        """The metaserver has answered one of them."""
+        """The metaserver has answered one setting."""
         left = self._being_set.pop(ino, 0) - 1
         if left > 0:
             self._being_set[ino] = left
@@ -421,7 +419,7 @@ class Inodes:
             inode.attributes = None
 
     def known(self, ino: int) -> Attributes | None:
-        """What is certain about ino without asking: of an open inode, under a lease."""
+        """The attributes of ino if they are certain: it is open, and its attributes are leased."""
         inode = self._open.get(ino)
         if inode is None or inode.attributes is None or not self._leases.is_on:
             return None
@@ -435,7 +433,7 @@ class Inodes:
     # ---- pages in the kernel ------------------------------------------------------------------
 
     def may_keep_pages(self, attributes: Attributes) -> bool:
-        """At an open: do the kernel's pages of this inode show this version? Notes it if not."""
+        """Called at an open: notes the version, and returns whether the kernel's pages have it."""
         known = self._page_versions.get(attributes.ino)
         if not self._leases.is_cached(attributes.ino):
             self._page_versions.pop(attributes.ino, None)
@@ -444,8 +442,8 @@ class Inodes:
         return known == attributes.data_version
 
     def wrote_pages(self, attributes: Attributes) -> None:
-        """Own writes were committed: the pages are those of the new version if nobody else wrote
-        in between."""
+        """This client's writes were committed: its pages are of the new version, unless somebody
+        else wrote in between."""
         known = self._page_versions.get(attributes.ino)
         if known is None or known == attributes.data_version:
             return
@@ -455,8 +453,7 @@ class Inodes:
             del self._page_versions[attributes.ino]
 
     def lost_lease(self, ino: int, bits: int) -> None:
-        """What was known under these LEASE_* bits is known no longer, also from directory pages
-        that were fetched before."""
+        """Drops what was known under these LEASE_* bits, also in older directory pages."""
         self.losses.note(ino)
         if bits & (LEASE_DATA | LEASE_META):
             self.unkeep(ino)
@@ -479,13 +476,13 @@ class Inodes:
     # ---- quotas -------------------------------------------------------------------------------
 
     def limit(self, inode: OpenInode, size_limit: int) -> None:
-        """How far the file may grow, as far as the metaserver has said."""
+        """Sets how far the file may grow, according to the metaserver."""
         if inode.is_writable and size_limit != inode.size_limit:
             inode.size_limit = size_limit
             self._lanes.inodes.size_limit_put(inode.ino, size_limit)
 
     def moved(self, attributes: Attributes) -> None:
-        """It came into a directory that may be in another quota tree: lanes ask before it grows."""
+        """The inode may be in another quota tree now: lanes ask before it grows."""
         inode = self._open.get(attributes.ino)
         if inode is not None and attributes.tree:
             self.limit(inode, 0)
@@ -493,15 +490,15 @@ class Inodes:
     # ---- inodes without a name ----------------------------------------------------------------
 
     def departed(self, attributes: Attributes) -> None:
-        """ino lost its last name; the metaserver may forget it when nobody holds it open."""
+        """ino lost its last name; the metaserver may remove it when nobody has it open."""
         self.departed_record(attributes.ino, attributes.pack())
 
     def departed_record(self, ino: int, record: bytes) -> None:
-        self.unkeep(ino)  # the metaserver waits for its close with the removal
+        self.unkeep(ino)  # the metaserver removes it only after its CLOSE
         self._depart(ino, record)
 
     def departed_by_lanes(self, ino: int, record: bytes) -> None:
-        """They took the last name of it, and what they knew of it by its directory with it."""
+        """Lanes removed its last name, and what they knew of it by its directory."""
         if ino in self._kept:
             self.unkeep(ino)
         self._depart(ino, record)
@@ -512,7 +509,7 @@ class Inodes:
             self._dispose(*self._departed.popitem(last=False))
 
     def departed_rows(self) -> tuple[tuple[int, bytes], ...]:
-        """All that are known to have no name: inodes and attribute records."""
+        """All inodes that are known to have no name, with their attribute records."""
         return tuple(self._departed.items())
 
     def find_departed(self, ino: int) -> Attributes | None:
@@ -520,7 +517,7 @@ class Inodes:
         return None if record is None else unpack_attributes(record)
 
     def _dispose(self, ino: int, record: bytes) -> None:
-        """Nobody will ask for it again: nothing is to be kept about it."""
+        """The inode will not be used again: drops everything about it."""
         if ino not in self._open:
             self._leases.table.forget(ino)
         if stat.S_ISDIR(_MODE.unpack_from(record, _MODE_AT)[0]):
@@ -540,8 +537,8 @@ class Inodes:
 
 
 def merge_written(attributes: Attributes, written: Written | WrittenRow) -> Attributes:
-    """Attributes with what the lanes wrote and the metaserver does not know yet. mtime was set to
-    now, whatever it had been before."""
+    """Attributes with what the lanes wrote and the metaserver does not know yet. A written mtime
+    replaces any other, as it was the present time."""
     size, mtime_ns, flags = written.size, written.mtime_ns, written.flags
     if not flags & WRITTEN_CUT:
         size = max(size, attributes.size) if flags & COMMIT_SIZE else attributes.size
@@ -558,7 +555,7 @@ def merge_written(attributes: Attributes, written: Written | WrittenRow) -> Attr
 
 
 def left_of_mode(mode: int, flags: int) -> int:
-    """What writes leave of it, by their COMMIT_* flags."""
+    """The mode after writes with these COMMIT_* flags."""
     if not flags & COMMIT_KILL_SUIDGID:
         return mode
     if flags & COMMIT_KILL_SGID or not is_lent_to_group(mode):

@@ -1,22 +1,23 @@
 """Locks of this client's processes: flock(2) and fcntl(2), held at the metaserver.
 
-A request that must wait gets a ticket; one LOCK_EVENTS at a time, answered by the metaserver when a
-ticket was granted, wakes whoever waits. An interrupted wait is cancelled there first: if the lock
-was granted meanwhile, it is had. What is free, and letting go, is no wait: no signal ends it. What
-is held is remembered here as well, to say it again to a restarted metaserver, and to know what to
-drop when a file is closed:
-- fcntl locks of an owner (a process's file table) go when it closes any descriptor of the file
-  (FLUSH), before close(2) returns;
-- flock and OFD locks go with their open file description (RELEASE);
+A request that must wait gets a ticket. One LOCK_EVENTS request at a time is in flight; the
+metaserver answers it when a ticket was granted, which wakes the waiter. An interrupted wait is
+cancelled at the metaserver first: if the lock was granted meanwhile, the caller has it. A lock that
+is free, and an unlock, do not wait, so no signal ends them. Held locks are noted here as well, to
+be reported to a restarted metaserver, and to know what to drop when a file is closed:
+- fcntl locks of an owner (a process's file table) are dropped when it closes any descriptor of the
+  file (FLUSH), before close(2) returns;
+- flock and OFD locks are dropped with their open file description (RELEASE);
 - descriptors for reading that were opened before the first lock of the file are closed without a
-  FLUSH. Their close is found by a look into /proc: before a lock of this client's is in anybody's
-  way (the metaserver asks for it where that is another client's), before the file is opened again,
+  FLUSH. /proc shows that they are closed. It is read before a lock of this client refuses another
+  request (the metaserver demands it if that is another client's), before the file is opened again,
   at each RELEASE, and every LOOK_S.
-The kernel sends RELEASE after close(2) returned, perhaps to another lane than the next request:
-a refusal for the sake of a lock of this client's is looked at again behind what the lanes had read.
-Where there are no leases, bytes written under a lock are at the targets, and their size is
-committed, before it is let go; who gets a lock sees what was committed before.
-Touched by the trio thread only.
+
+The kernel sends RELEASE after close(2) has returned, perhaps to another lane than the next request:
+a refusal because of a lock of this client is tried again after the lanes have handled what they had
+read. Without leases, bytes written under a lock are at the targets, and their size is committed,
+before the lock is released; who gets a lock sees what was committed before. Touched by the trio
+thread only.
 """
 
 from collections import Counter
@@ -51,14 +52,14 @@ from .ports import Lanes, Metadata
 CANCEL_TIMEOUT_S: Final = 2.0
 LEAVE_TIMEOUT_S: Final = 5.0
 RESTORE_COUNT: Final = 4096  # locks of one message
-LOOK_S: Final = 0.05  # at descriptors whose close nobody tells
+LOOK_S: Final = 0.05  # period of reading /proc for descriptors whose close sends no FLUSH
 WATCHED_MAX: Final = 4096
-SCANNED_MAX: Final = 128  # descriptors of a process of which copies are looked for
-UNKNOWN_HANDLE: Final = 0  # of a process that was killed: its locks go with the last handle
+SCANNED_MAX: Final = 128  # no copies are searched in a process with more descriptors
+UNKNOWN_HANDLE: Final = 0  # of a killed process: its locks are dropped with the last handle
 
 
 class LockOwner(NamedTuple):
-    """Of one file. is_flock: of flock(2), else of fcntl(2), OFD locks included."""
+    """Who holds locks of one file. is_flock: by flock(2), else by fcntl(2), OFD locks included."""
 
     ino: int
     is_flock: bool
@@ -75,15 +76,15 @@ class LockRequest(NamedTuple):
 
 
 class _Attempt:
-    """One request for a lock, from its sending until it is had, refused, or nobody wants it."""
+    """One request for a lock, from sending it until it is granted, refused or abandoned."""
 
     __slots__ = ("abandoned", "answered", "error", "granted", "request", "settled", "ticket")
 
     def __init__(self, request: LockRequest, ticket: int) -> None:
         self.request = request
-        self.ticket = ticket  # 0: it does not wait
+        self.ticket = ticket  # 0: the request does not wait
         self.granted = False
-        self.answered = trio.Event()  # it was granted or refused, or waits now
+        self.answered = trio.Event()  # the lock was granted or refused, or the request waits now
         self.abandoned = False
         self.error: FsError | None = None
         self.settled = trio.Event()
@@ -114,10 +115,10 @@ class Locks:
         self._held: dict[LockOwner, LockedRanges] = {}
         self._owners: dict[int, set[LockOwner]] = {}  # of inodes that have or had locks
         self._last_fh: dict[LockOwner, int] = {}
-        self._unflushed: set[int] = set()  # inodes with handles whose close sends no FLUSH
+        self._unflushed: set[int] = set()  # inodes with handles that close without a FLUSH
         self._watched: dict[LockOwner, tuple[int, frozenset[int]]] = {}  # process, descriptors
         self._watches = trio.Event()
-        self._dropping: Counter[int] = Counter()  # by inode: the metaserver has not answered
+        self._dropping: Counter[int] = Counter()  # drops by inode that are not answered yet
         self._dropped = trio.Event()
         self._waiting: dict[int, _Attempt] = {}
         self.ticket = 0
@@ -132,7 +133,7 @@ class Locks:
         message = LockGet(
             owner.ino, owner.is_flock, owner.id, request.start, request.end, request.type
         )
-        others_held = self._others_hold(owner)  # and may let go before we are answered
+        others_held = self._others_hold(owner)  # they may unlock before the answer
         found = await self._meta.call(Op.LOCK_GET, message, LockFound)
         if found.type == LockType.NONE or not (others_held or self._others_hold(owner)):
             return found
@@ -140,7 +141,7 @@ class Locks:
         return await self._meta.call(Op.LOCK_GET, message, LockFound)
 
     async def set(self, request: LockRequest, *, wait: bool) -> None:
-        """Raises EAGAIN, EDEADLK, ENOLCK."""
+        """Locks or unlocks. Raises EAGAIN, EDEADLK, ENOLCK."""
         if request.type is LockType.NONE:
             with _not_interrupted() as scope:
                 await self._unlock(request)
@@ -148,7 +149,7 @@ class Locks:
                 await self._unlock(request)
             return
         self._watch(request.owner.ino)
-        others_held = self._others_hold(request.owner)  # and may let go before we are refused
+        others_held = self._others_hold(request.owner)  # they may unlock before a refusal
         if request.owner in self._watched or (wait and others_held):
             self.look(request.owner.ino)
         try:
@@ -171,14 +172,14 @@ class Locks:
             self._forget(owner)
 
     def released(self, ino: int, fh: int) -> None:
-        """RELEASE: the open file description is gone."""
+        """RELEASE: the last descriptor of an open file description was closed."""
         for owner in list(self._owners.get(ino, ())):
             if self._last_fh.get(owner) == fh:
                 self._drop(owner)
         self.look(ino)
 
     def handle_gone(self, ino: int) -> None:
-        """After a handle went from the tables: nobody can lock an inode that is not open."""
+        """After a handle was removed: drops the locks of an inode that is not open any more."""
         if ino in self._owners and not self._inodes.is_open(ino):
             for owner in list(self._owners[ino]):
                 if self._last_fh.get(owner) == UNKNOWN_HANDLE:
@@ -191,7 +192,7 @@ class Locks:
     # ---- the session --------------------------------------------------------------------------
 
     def restore(self) -> Iterator[LockRestore]:
-        """What a restarted metaserver has to be told before it serves anybody."""
+        """The held locks, for a restarted metaserver before it serves anybody."""
         rows = (
             HeldLock(*owner, one.start, one.end, one.type, one.pid)
             for owner, ranges in self._held.items()
@@ -201,18 +202,18 @@ class Locks:
             yield LockRestore(batch)
 
     def reconnected(self) -> None:
-        """Requests that wait may be unknown to the metaserver: ask again, under their tickets."""
+        """Sends waiting requests again, with their tickets: the metaserver may not know them."""
         for attempt in list(self._waiting.values()):
             if attempt.answered.is_set():
                 self._send(attempt)
 
     @property
     def waiting_count(self) -> int:
-        """Of requests that wait for a lock."""
+        """How many requests wait for a lock."""
         return len(self._waiting)
 
     def rows(self) -> list[tuple[HeldLock, int]]:
-        """What is held, and by which handle it was taken last."""
+        """The held locks, each with the handle by which it was last taken."""
         return [
             (HeldLock(*owner, one.start, one.end, one.type, one.pid), self._last_fh.get(owner, 0))
             for owner, ranges in self._held.items()
@@ -220,7 +221,7 @@ class Locks:
         ]
 
     def take_back(self, lock: HeldLock, fh: int) -> None:
-        """Held by the process before this one, for the same session."""
+        """Takes over a lock that the former process held, for the same session."""
         owner = LockOwner(lock.ino, lock.is_flock, lock.owner)
         self._watch(lock.ino)
         ranges = self._held.setdefault(owner, LockedRanges())
@@ -230,8 +231,8 @@ class Locks:
         self._note_descriptors(owner, lock.pid)
 
     async def leave(self) -> None:
-        """Nobody waits for a lock any more; what was granted meanwhile is let go. Those who wait in
-        the kernel will ask another process."""
+        """Ends all waits for locks, and unlocks what was granted meanwhile. The kernel sends the
+        requests that wait to the next process."""
         waiting = list(self._waiting.values())
         for attempt in waiting:
             attempt.abandoned = True
@@ -242,7 +243,7 @@ class Locks:
                 await attempt.settled.wait()
 
     def lost(self) -> None:
-        """The session was evicted, and its locks are others' to take."""
+        """The session was evicted: other sessions may have its locks."""
         for owner in list(self._held):
             self._log(f"the lock of inode {owner.ino} was lost with the session")
             self._forget(owner)
@@ -306,7 +307,7 @@ class Locks:
         attempt.settle(None)
 
     async def _cancel(self, attempt: _Attempt) -> bool:
-        """The caller was interrupted. True: the attempt has come to an end all the same."""
+        """The caller was interrupted. True: the lock was granted all the same."""
         if attempt.ticket:
             self._meta.post(Op.LOCK_CANCEL, LockCancel(attempt.ticket), self._cancelled(attempt))
         with trio.CancelScope(shield=True), trio.move_on_after(CANCEL_TIMEOUT_S):
@@ -325,7 +326,7 @@ class Locks:
         return deliver
 
     def _poll(self) -> None:
-        """Ask for the next grants, if anybody waits and nothing is asked yet."""
+        """Requests the next grants, if anybody waits and no such request is in flight."""
         if self._is_polling or not self._waiting:
             return
         self._is_polling = True
@@ -348,7 +349,7 @@ class Locks:
         if any(not attempt.settled.is_set() for attempt in self._waiting.values()):
             self._poll()
 
-    # ---- letting go ---------------------------------------------------------------------------
+    # ---- unlocking ----------------------------------------------------------------------------
 
     async def _unlock(self, request: LockRequest) -> None:
         owner = request.owner
@@ -365,15 +366,15 @@ class Locks:
             self._forget(owner)
 
     def _watch(self, ino: int) -> None:
-        """From now on closes of this inode are told to us."""
+        """From now on lanes report closes of this inode here."""
         if ino not in self._owners:
             self._owners[ino] = set()
-            self._inodes.unkeep(ino)  # each close counts from now on
+            self._inodes.unkeep(ino)  # each close must be seen from now on
             self._lanes.inodes.locked(ino, True)
             if (inode := self._inodes.get(ino)) is not None and inode.had_readers:
                 self._unflushed.add(ino)
 
-    # ---- closes that nobody tells -------------------------------------------------------------
+    # ---- closes without a FLUSH ---------------------------------------------------------------
 
     def _note_descriptors(self, owner: LockOwner, pid: int) -> None:
         if owner.is_flock or owner.ino not in self._unflushed or owner in self._watched:
@@ -384,33 +385,33 @@ class Locks:
             self._watches.set()
 
     def look(self, ino: int) -> None:
-        """Drops the fcntl locks of processes that closed such a descriptor of this file."""
+        """Drops the fcntl locks of processes that have closed a watched descriptor of this file."""
         for owner in list(self._owners.get(ino, ())):
             if self._let_go(owner):
                 self._drop(owner)
 
     def _let_go(self, owner: LockOwner) -> bool:
-        """Such a descriptor of its process is not there any more."""
+        """Whether the owner's process has closed a watched descriptor."""
         pid, numbers = self._watched.get(owner, (0, frozenset()))
         return bool(numbers) and not descriptors.are_there(pid, owner.ino, numbers)
 
     def _note_copies(self, owner: LockOwner) -> None:
-        """Descriptors that were duplicated since."""
+        """Watches copies that were made of the owner's descriptors."""
         pid, numbers = self._watched[owner]
         if descriptors.count(pid) <= SCANNED_MAX:
             self._watched[owner] = pid, numbers | descriptors.reading(pid, owner.ino)
 
     async def tell_closes(self, ino: int) -> None:
-        """Another client wants such a lock: the metaserver knows what is gone when this returns."""
+        """Another client wants a lock: the metaserver knows all drops when this returns."""
         if ino in self._owners:
             await self._hear_closes(ino)
         while self._dropping[ino]:
             await self._dropped.wait()
 
     async def _hear_closes(self, ino: int) -> None:
-        """Of whatever this client's processes have closed until now."""
+        """Drops locks for all that this client's processes have closed so far."""
         with _not_interrupted():
-            await self._drains.barrier()  # a RELEASE may be on its way
+            await self._drains.barrier()  # a RELEASE may not be handled yet
         self.look(ino)
 
     async def watch_descriptors(self) -> None:
@@ -426,7 +427,7 @@ class Locks:
                 self._watches = trio.Event()
 
     def _drop(self, owner: LockOwner) -> None:
-        """What is asked for afterwards finds its locks gone."""
+        """Drops all locks of the owner; the metaserver handles later requests after that."""
         self._forget(owner)
         self._dropping[owner.ino] += 1
 
@@ -453,14 +454,14 @@ class Locks:
 
 
 def _not_interrupted() -> trio.CancelScope:
-    """Around what is no wait for a lock: signals do not end it, unless nobody answers."""
+    """For requests that do not wait for a lock: signals do not end them, unless nobody answers."""
     return trio.CancelScope(shield=True, deadline=trio.current_time() + CANCEL_TIMEOUT_S)
 
 
 def _all_of(owner: LockOwner) -> LockSet:
-    """Lets go whatever the owner has on the file."""
+    """The request to unlock everything that the owner has locked on the file."""
     return LockSet(*owner, 0, LOCK_END, LockType.NONE, 0, 0, False)
 
 
 def _ignore(_error: FsError | None, _body: bytes) -> None:
-    """A repeat is the session's affair; a session that is gone has no locks."""
+    """Ignores the answer: the session repeats the request, and an evicted session has no locks."""

@@ -1,4 +1,4 @@
-"""What the log says of files of which something was lost with an evicted session."""
+"""Logs files of which something was lost with an evicted session."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,7 +6,7 @@ LOST_INODES_NAMED = 100  # in one line of the log
 
 
 def tell_losses(losses: Iterable[tuple[int, bool]], log: Callable[[str], None]) -> None:
-    """losses: inodes, and whether it was more than that they were not durable."""
+    """losses: inodes, each with whether written bytes were lost (else it is only not durable)."""
     unsynced = []
     for ino, is_written in losses:
         if is_written:

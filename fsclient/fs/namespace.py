@@ -1,8 +1,9 @@
 """Names: lookup, make, remove, rename, link, symbolic links, extended attributes, statfs.
 
-Each operation is one request to the metaserver, which is atomic and idempotent; this side keeps
-what must be coherent with inodes open here. The kernel checks permissions and caches dentries.
-Opens are in fsclient.fs.files, directory listings in fsclient.fs.directories.
+Each operation is one request to the metaserver, which is atomic and idempotent. This side keeps its
+tables of open inodes coherent with it. The kernel checks permissions and caches dentries. Opens are
+in fsclient.fs.files, directory listings in fsclient.fs.directories. Touched by the trio thread
+only.
 """
 
 import stat
@@ -60,14 +61,14 @@ XATTR_CAPABILITY = b"security.capability"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a name is: an inode, or None, and how long that may be believed, in seconds."""
+    """What a name is: an inode, or None, and for how many seconds the kernel may cache that."""
 
     attributes: Attributes | None
     entry_s: float
 
 
 class Watcher(Protocol):
-    """touched: a name of a file went from that directory, or is another one there. made: this
+    """touched: a name of a file was removed from that directory, or renamed in it. made: this
     client made that directory."""
 
     def touched(self, parent: int, /) -> None: ...
@@ -85,7 +86,7 @@ class Namespace:
         believe_names_s: float,
         watcher: Watcher,
     ) -> None:
-        """believe_names_s: how long a name is believed where there are no leases."""
+        """believe_names_s: how long the kernel caches a name without leases."""
         self._meta = meta
         self._lanes = lanes
         self._leases = leases
@@ -93,9 +94,11 @@ class Namespace:
         self._complete = complete
         self._believe_names_s = believe_names_s
         self._watcher = watcher
-        # Whoever asks for the capability of a file is about to write to it.
+        # Called when the kernel reads security.capability of a file: a program is about to write
+        # the file.
         self.before_write: Callable[[int], Awaitable[None]] = _nothing
-        # It goes with what is written, of which the metaserver may still be to be told.
+        # Commits written state: a write drops security.capability, and the metaserver may not know
+        # it yet.
         self.tell_written: Callable[[int], Awaitable[None]] = _nothing
 
     # ---- finding ------------------------------------------------------------------------------
@@ -125,11 +128,11 @@ class Namespace:
         return Found(attributes, self.entry_s(parent, name, attributes.ino))
 
     def are_leased(self, parent: int, parents: bytes) -> bool:
-        """Whether names of parent may be believed that came with these records of directories."""
+        """Whether names of parent are leased that came with these records of directories."""
         return not self._leases.is_on or names_granted(parents, parent)
 
     def entry_s(self, parent: int, name: bytes, ino: int) -> float:
-        """How long the kernel may believe that name in parent is ino, as was just learned."""
+        """How long the kernel may cache that name in parent is ino, which was just learned."""
         return self._leases.entry_s(parent, name, ino, self._believe_names_s)
 
     def _absent_s(self, parent: int, name: bytes, state: int) -> float:
@@ -155,8 +158,9 @@ class Namespace:
         return self._see(reply)
 
     async def _took_turn(self, ino: int) -> bool:
-        """A stat asks, and takes nothing: but whoever wrote the file when it was last his, and has
-        it open for that, is about to read or write again, and asks for it once."""
+        """A stat needs no lease. But a program that wrote the file under this client's last lease,
+        and has it open for writing, will probably read or write again: then one OPEN gets the
+        lease."""
         inode = self._inodes.get(ino)
         if inode is None or not inode.takes_turns:
             return False
@@ -189,7 +193,7 @@ class Namespace:
     ) -> Attributes:
         _check_name(name)
         if len(target) > SYMLINK_LENGTH_MAX:
-            raise FsError(Status.ENAMETOOLONG, "target of a symbolic link")
+            raise FsError(Status.ENAMETOOLONG, "the target of a symbolic link is too long")
         request = Symlink(parent, name, target, requester.plain())
         return await self._make(Op.SYMLINK, request, parent, name)
 
@@ -231,7 +235,8 @@ class Namespace:
         exchanged = replaced.ino if replaced is not None and flags & RENAME_EXCHANGE else 0
         old_s = self._leases.entry_s(parent, name, exchanged, 0.0)
         new_s = self._leases.entry_s(new_parent, new_name, moved.ino, 0.0)
-        # What Linux takes along with the name: the lanes are told when the rename has ended there.
+        # Linux moves the dentry with its time: the lanes expire it when the rename has ended in the
+        # kernel.
         if not kept and not new_s:
             self._lanes.names.expire_names(new_parent, (new_name,))
         if not kept and exchanged and not old_s:
@@ -242,7 +247,7 @@ class Namespace:
     async def getxattr(self, ino: int, name: bytes) -> bytes:
         _check_xattr_name(name)
         if name == XATTR_CAPABILITY and ino not in self._inodes.bare:
-            await self.before_write(ino)  # the kernel asks for it before it writes
+            await self.before_write(ino)  # the kernel reads it before it writes
             await self.tell_written(ino)
         if name != LAYOUT_XATTR and ino in self._inodes.bare:
             raise FsError(Status.ENODATA)
@@ -251,7 +256,7 @@ class Namespace:
     async def setxattr(self, ino: int, name: bytes, value: bytes, requester: Requester) -> None:
         _check_xattr_name(name)
         if len(value) > XATTR_VALUE_LENGTH_MAX:
-            raise FsError(Status.E2BIG, "value of an extended attribute")
+            raise FsError(Status.E2BIG, "the value of an extended attribute is too large")
         flags = 0
         if name == XATTR_ACCESS_ACL and not requester.in_group((await self.getattr(ino)).gid):
             flags = XATTR_KILL_SGID
@@ -271,11 +276,11 @@ class Namespace:
     # ---- the whole file system ----------------------------------------------------------------
 
     async def statfs(self, ino: int = 0) -> StatFsReply:
-        """Room in the tree that ino is in; 0: in the cluster."""
+        """The free room in the quota tree of ino; 0: in the cluster."""
         return await self._meta.call(Op.STATFS, StatFs(ino), StatFsReply)
 
     async def barrier(self) -> None:
-        """Everything answered so far is durable when this returns."""
+        """Waits until everything answered so far is durable."""
         await self._meta.call(Op.BARRIER, Empty(), Empty)
 
     # ---- inside -------------------------------------------------------------------------------
@@ -325,4 +330,4 @@ async def _nothing(_ino: int) -> None:
 
 def _check_xattr_name(name: bytes) -> None:
     if len(name) > XATTR_NAME_LENGTH_MAX:
-        raise FsError(Status.ERANGE, "name of an extended attribute")
+        raise FsError(Status.ERANGE, "the name of an extended attribute is too long")

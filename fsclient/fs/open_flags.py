@@ -1,4 +1,4 @@
-"""What the flags of open(2) ask for, what protects a file against it, and what it gives. Pure."""
+"""Flags of open(2): what they mean, how a file is protected, the result of an open. Pure."""
 
 import os
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """keep_pages: the kernel's pages of this inode are still right. direct: this handle may not use
-    any: no lease was granted on the bytes, as others have the file open and one of them writes; or
-    it appends (rule 13); or it cannot read (docs/decisions/0029)."""
+    """An opened file. keep_pages: the kernel's pages of this inode are still right. direct: this
+    handle must not use pages: no lease was granted on the bytes, as others have the file open and
+    one of them writes; or it appends (rule 13); or it cannot read (docs/decisions/0029)."""
 
     fh: int
     attributes: Attributes
@@ -20,7 +20,7 @@ class OpenedFile:
 
 
 def check_unprotected(attributes: Attributes, flags: int) -> None:
-    """Raises EPERM."""
+    """Raises EPERM if the file is protected against an open with these flags."""
     if not is_writable(flags):
         return
     if attributes.flags & INODE_IMMUTABLE:

@@ -1,8 +1,8 @@
-"""Requests that succeeded after everybody who waited for them had given up.
+"""Requests that succeeded after every caller had stopped waiting for them.
 
-What such a request opened is closed again. What it changed is no longer believed: an answer from
-before the change may have arrived after it was given up, and the leases that came along were not
-noted. Touched by the trio thread only.
+What such a request opened is closed again. What it changed is dropped from the caches: an answer
+from before the change may have arrived after the callers stopped waiting, and the leases that came
+with the reply were not noted. Touched by the trio thread only.
 """
 
 from fscommon.layout.attributes import LEASE_SHARED_ALL, unpack_attributes
@@ -17,8 +17,8 @@ from .ports import Lanes
 
 
 def undo_orphaned(op: Op, body: bytes, inodes: Inodes, leases: Leases, lanes: Lanes) -> None:
-    """body: that of the reply; of a CHANGE_BATCH, that of the request."""
-    if op is Op.CHANGE_BATCH:  # replayed, it opened its files once more
+    """body: of the reply; for a CHANGE_BATCH, of the request."""
+    if op is Op.CHANGE_BATCH:  # the replay opened its files once more
         for birth in decode(ChangeBatch, body).births:
             if birth.is_open:
                 inodes.give_back(birth.ino)
@@ -29,5 +29,5 @@ def undo_orphaned(op: Op, body: bytes, inodes: Inodes, leases: Leases, lanes: La
     if SPECS[op].mutation and leases.is_on:
         for ino in inodes_in(reply):
             lanes.names.lease_drop(0, (ino,), LEASE_SHARED_ALL)
-            inodes.unkeep(ino)  # its layout may be another one now
+            inodes.unkeep(ino)  # its layout may have changed
         inodes.resized_closed += op is Op.SETATTR

@@ -1,7 +1,8 @@
-"""In which directory a file was seen last: a hint, which may be wrong, of fixed size.
+"""The directory in which a file was last seen: a hint, which may be wrong, in a table of fixed
+size.
 
-An OPEN of the kernel names the inode alone. Direct-mapped: of two inodes with the same place the
-later one is remembered. Pure; touched by the client's trio thread only.
+An OPEN of the kernel has only the inode. Direct-mapped: of two inodes with the same place the later
+one is kept. Pure; touched by the client's trio thread only.
 """
 
 from array import array
@@ -28,6 +29,6 @@ class Parents:
             parents[at] = parent
 
     def of(self, ino: int) -> int:
-        """0: not known."""
+        """The directory of ino; 0: not known."""
         at = ino % PLACES
         return self._parents[at] if self._inos[at] == ino else 0

@@ -1,4 +1,4 @@
-"""What the file system semantics need from their surroundings, as protocols.
+"""The interfaces that the file system semantics need, as protocols.
 
 Metadata is fsclient.meta.client.MetaClient; Lanes is the native Datapath (fscommon.native), whose
 ports are generated from its stub (fscommon.native_ports). Tests put fakes behind both.
@@ -27,7 +27,7 @@ def written_of(row: WrittenRow | None) -> Written | None:
     return None if row is None else Written(row.size, row.mtime_ns, row.flags)
 
 
-WRITTEN_CUT = 1 << 31  # among the flags: the size is that, and not at least that
+WRITTEN_CUT = 1 << 31  # a flag: the size is exact, not a minimum
 
 
 class Metadata(Protocol):

@@ -1,7 +1,8 @@
 """Shares of the limits of trees: how many files lanes may still make in a directory by themselves.
 
-The metaserver tells with DELEGATE, and again when half of what it told last is used
-(metaserver.quota.shares). A directory without a share is in a tree without limits. One task.
+The metaserver gives shares in replies to DELEGATE, again when half of the last one is used
+(metaserver.quota.shares). A directory without a share is in a tree without limits. Touched by the
+trio thread only.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from fscommon.native_ports import ChangesPort
 @dataclass(slots=True)
 class _Share:
     left: int
-    granted: int  # last
+    granted: int  # by the last reply
     size_limit: int
 
 
@@ -22,8 +23,8 @@ class Shares:
         self._shares: dict[int, _Share] = {}
 
     def told(self, directory: int, files: int, size_limit: int) -> None:
-        """So many files more, each up to that size before its writer asks; 0: there are no limits.
-        Lanes know before they make the next file."""
+        """Lanes may make this many more files, each of which may grow to that size without asking;
+        0: there are no limits. Lanes know it before they make the next file."""
         if not files:
             self.forget(directory)
             return
@@ -32,7 +33,7 @@ class Shares:
         self._shares[directory] = _Share((had.left if had else 0) + files, files, size_limit)
 
     def forget(self, directory: int) -> None:
-        """Lanes make no files there, or as many as they like."""
+        """The directory has no share any more: lanes make no files in it, or without limits."""
         if self._shares.pop(directory, None) is not None:
             self._changes.births_unshare(directory)
 
@@ -43,11 +44,11 @@ class Shares:
             share.left -= 1
 
     def is_short(self, directory: int) -> bool:
-        """More should be asked for."""
+        """Whether a new share should be requested."""
         share = self._shares.get(directory)
         return share is not None and share.left < share.granted // 2
 
     def size_limit(self, directory: int) -> int | None:
-        """Of a file that lanes made there; None: none."""
+        """The size limit of files that lanes made in the directory; None: there is none."""
         share = self._shares.get(directory)
         return share.size_limit if share is not None else None

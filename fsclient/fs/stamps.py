@@ -1,5 +1,6 @@
-"""When something happened to an inode last, in numbers that rise: what was asked before must not be
-believed after. Pure, and bounded: of what is forgotten it is as if it had happened just now."""
+"""When something last happened to an inode, as numbers that rise: a reply to a request from before
+it must not be used after it. Pure. Bounded: an inode that was forgotten counts as one to which it
+has just happened."""
 
 
 class Stamps:
@@ -10,7 +11,7 @@ class Stamps:
         self.now = 0
 
     def note(self, ino: int) -> None:
-        """It happens to ino now."""
+        """Notes that it happens to ino now."""
         self.now += 1
         if len(self._of) >= self._inodes_max:
             self._of.clear()
@@ -18,5 +19,5 @@ class Stamps:
         self._of[ino] = self.now
 
     def of(self, ino: int) -> int:
-        """Another number after each note() of ino, and above the `now` of before it."""
+        """A number that differs after each note() of ino, and is above the `now` of before it."""
         return self._of.get(ino, self._forgotten)

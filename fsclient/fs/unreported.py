@@ -1,5 +1,5 @@
-"""Changes of names and attributes that lanes made, until the metaserver is told of them, and the
-batches that tell. Which goes when is in fsclient.fs.delegated_changes."""
+"""Changes of names and attributes that lanes made and that are not reported yet, and the batches
+that report them. fsclient.fs.delegated_changes decides which are sent when."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,7 +16,7 @@ from .ports import Written
 
 
 class RawRemoval(NamedTuple):
-    """A name that lanes took away. record: attributes of ino as they are since."""
+    """A name that lanes removed. record: the attributes of ino afterwards."""
 
     parent: int
     name: bytes
@@ -26,8 +26,8 @@ class RawRemoval(NamedTuple):
 
 
 class RawMove(NamedTuple):
-    """A name that lanes changed. record: attributes of ino as they are since, but for what was
-    written; replaced_record: of what had the new name, if anything (0)."""
+    """A name that lanes changed. record: the attributes of ino afterwards, without what was written
+    but not committed; replaced_record: those of the inode that had the new name, if any (0)."""
 
     parent: int
     name: bytes
@@ -48,8 +48,8 @@ _move_fields: Final = attrgetter(*RawMove._fields)
 
 @dataclass(slots=True)
 class Newborn:
-    """A file of which the metaserver is still to be told. is_whole: with its bytes. proof: the
-    capability of its slot, where the metaserver wants to see it."""
+    """A new file that is not reported yet. is_whole: with its bytes. proof: the capability of its
+    slot, if the metaserver wants to see it."""
 
     birth: Birth
     is_whole: bool = False
@@ -60,8 +60,8 @@ class Newborn:
         return self.birth.parent
 
     def write(self, written: Written, inline: bytes) -> bytes:
-        """Size and time are other ones now. inline: all that the file has, if that is to lie in its
-        record. Returns the attribute record, as the metaserver will have it but for the tree."""
+        """Sets size and time. inline: all bytes of the file, if its record is to hold them. Returns
+        the attribute record as the metaserver will have it, without the quota tree."""
         size, mtime_ns, flags = written
         was = self.birth
         self.is_whole = bool(inline)
@@ -75,7 +75,7 @@ class Newborn:
 
 
 def with_bytes(birth: Birth, inline: bytes) -> Birth:
-    """b"": as it is."""
+    """The birth with these bytes; unchanged for b""."""
     return replace(birth, layout=with_inline(birth.layout, inline)) if inline else birth
 
 
@@ -126,11 +126,11 @@ def batch_of(changes: Sequence[Unreported]) -> ChangeBatch:
 
 
 def told_count(batch: ChangeBatch) -> int:
-    """What takes room among the changes that are not answered."""
+    """How many changes of the batch count among those that are not answered."""
     return len(batch.removals) + len(batch.settings) + len(batch.moves)
 
 
 def inodes_gone(batch: ChangeBatch) -> set[int]:
-    """Inodes that lost a name to the batch."""
+    """The inodes that lost a name by the batch."""
     gone = {removal.ino for removal in batch.removals}
     return gone | {move.replaced for move in batch.moves if move.replaced}

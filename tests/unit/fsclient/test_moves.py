@@ -132,4 +132,4 @@ async def test_a_batch_that_fails_as_a_whole(world: World) -> None:
     move(world, 200, b"a", b"b")
     world.births.flush()
     world.meta.deliver_all()
-    assert [line for line in world.logged if "is not 'b': EIO" in line]
+    assert [line for line in world.logged if "did not become 'b': EIO" in line]

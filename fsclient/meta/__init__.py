@@ -1,1 +1,1 @@
-"""The client's session with the metaserver: a sans-IO core and the trio rim around it."""
+"""The client's session with the metaserver: a core without I/O, and its connections in trio."""

@@ -1,11 +1,11 @@
-"""The trio rim of the session: connections, tasks and callers around SessionCore.
+"""Connections, tasks and callers of the session, in trio, around SessionCore.
 
-One task connects, with backoff, to one metaserver of the list after the other; while connected one
-task receives batches of frames and one sends what the core has to say, everything that gathered
-since its last wake-up in one go. One task drives deadlines and the heartbeat. A caller waits on
-its own task directly (no event, no queue): a reply reschedules it. A cancelled caller abandons its
-wait at once and the core follows the request to its end.
-All of this runs in the one trio thread of the client.
+One task connects, with backoff, to one metaserver of the list after the other. While connected, one
+task receives batches of frames, and one sends what the core has to send, everything that gathered
+since its last wake-up at once. One task drives deadlines and the heartbeat. A caller waits in its
+own task (no event, no queue): a reply reschedules it. A cancelled caller stops waiting at once, and
+the core follows the request until its answer. All of this runs in the one trio thread of the
+client.
 """
 
 import random
@@ -46,14 +46,14 @@ T = TypeVar("T")
 
 RECONNECT_DELAY_S_MAX = 1.0
 REFUSED_DELAY_S_MIN = 2.0
-REFUSED_DELAY_S_MAX = 60.0  # of a client whose key is good no more
-DENY_S = 0.25  # how often its requests are failed meanwhile
-BREACHES_MAX = 5  # in a row, of the protocol: then what waits is failed
-BREACHES_FORGOTTEN_S = 60.0  # without one
+REFUSED_DELAY_S_MAX = 60.0  # for a client whose key is no longer valid
+DENY_S = 0.25  # period in which its requests are failed meanwhile
+BREACHES_MAX = 5  # protocol errors in a row, after which waiting requests are failed
+BREACHES_FORGOTTEN_S = 60.0  # without an error, after which they are counted anew
 CLOSE_TIMEOUT_S = 10.0
 TICK_S = 0.25
 MAP_SPREAD_S = 0.2
-LATE_S = 1.0  # of a tick: this process did not run
+LATE_S = 1.0  # a tick that is later than this means that this process did not run
 _PING = encode_frame(Op.PING, body=encode(Empty()))
 RENEW_SOON_S = 0.2
 
@@ -74,19 +74,20 @@ class Events:
     """What the client learns from the metaserver; called in the trio thread, must not block.
 
     opens, exclusive: inodes held open, files held exclusively, for SESSION_OPEN. opened(lease_s,
-    restarted): the session is open. replied(op, message, request id): a reply arrived, in order,
-    before anybody else sees it. renewed(sent_at, answered): the heartbeat that left then was
-    answered. recalled: recalls that the metaserver still waits for. refused(why): the key is good
-    no more, and the session gone; said again as long as that is so. asking(op): that is about to
-    be submitted; what must not come after it may be submitted now. losing(): the session is lost,
-    and nobody who waits for a reply was told so yet."""
+    restarted): the session is open. replied(op, message, request id): a reply arrived; called in
+    order, before its caller gets it. renewed(sent_at, answered): the heartbeat that was sent then
+    was answered. recalled: recalls that the metaserver still waits for. refused(why): the key is no
+    longer valid, and the session is lost; called again as long as that is so. asking(op): the
+    operation is about to be submitted; requests that must come before it can be submitted now.
+    losing(): the session is lost; callers that wait for replies do not know it yet.
+    """
 
     opens: Callable[[], tuple[int, ...]]
     map_changed: Callable[[ClusterMap], None]
     evicted: Callable[[int], None]
     orphaned: Callable[[Op, bytes], None]
     log: Callable[[str], None]
-    held: Held = field(default_factory=Held)  # for a restarted metaserver
+    held: Held = field(default_factory=Held)  # reported to a restarted metaserver
     reconnected: Callable[[], None] = lambda: None
     exclusive: Callable[[], tuple[int, ...]] = tuple
     opened: Callable[[float, bool], None] = lambda lease_s, restarted: None
@@ -108,7 +109,7 @@ class MetaClient:
         node: str,
         timeout_s: float,
     ) -> None:
-        """timeout_s: how long a request may take, inf to wait for ever."""
+        """timeout_s: how long a request may take; inf: it waits for ever."""
         self._addresses = addresses
         self._connector = connector
         self._events = events
@@ -127,7 +128,7 @@ class MetaClient:
         )
         self.core = SessionCore(node, hooks)
         self.lease_s = 0.0
-        self.renewed_at = -inf  # when the last answered heartbeat left
+        self.renewed_at = -inf  # when the last answered heartbeat was sent
         self._wake = trio.Event()
         self._ready = trio.Event()
         self._address_index = 0
@@ -136,20 +137,20 @@ class MetaClient:
         self._silence = Silence(-inf)
         self._connected_at = -inf
         self._is_pinging = False
-        self._spare: Stream | None = None  # made beside a silent one
+        self._spare: Stream | None = None  # made while the present one is silent
         self.connection_count = 0
-        self.traffic: Callable[[], Traffic] = Traffic  # what the mount moved, for the heartbeat
-        self.paths: Callable[[], tuple[BytesPath, ...]] = tuple  # and how
+        self.traffic: Callable[[], Traffic] = Traffic  # of the mount, for the heartbeat
+        self.paths: Callable[[], tuple[BytesPath, ...]] = tuple  # by which transports
         self._timer = trio.CancelScope()
-        self._renew_by = inf  # a heartbeat is wanted by then
+        self._renew_by = inf  # the time by which a heartbeat is wanted
         self._refusal_count = 0  # in a row
-        self._breach_count = 0  # in a row: the metaserver said what makes no sense
+        self._breach_count = 0  # protocol errors in a row
         self._breached_at = -inf
 
     # ---- callers ------------------------------------------------------------------------------
 
     async def call(self, op: Op, message: object, reply: type[T], *, urgent: bool = False) -> T:
-        """Send a request and wait for its reply. Raises FsError."""
+        """Sends a request and waits for its reply. Raises FsError."""
         task = trio.lowlevel.current_task()
         self._events.asking(op)
 
@@ -167,20 +168,20 @@ class MetaClient:
         return outcome
 
     def _outcome(self, pending: Pending, reply: type[T], error: FsError | None, body: bytes) -> T:
-        """What a caller gets; the leases that come with it are noted first."""
+        """Decodes a reply for its caller; the leases that came with it are noted first."""
         if error is not None:
             raise error
         try:
             message = decode(reply, body)
         except ProtocolError as wrong:
-            self._events.log(f"the metaserver's reply to {pending.op.name} makes no sense: {wrong}")
-            raise FsError(Status.EIO, "the metaserver's reply makes no sense") from wrong
+            self._events.log(f"the metaserver's reply to {pending.op.name} is invalid: {wrong}")
+            raise FsError(Status.EIO, "the metaserver's reply is invalid") from wrong
         self._events.replied(pending.op, message, pending.request_id)
         return message
 
     def post(self, op: Op, message: object, deliver: Deliver, *, urgent: bool = False) -> None:
-        """Send a request whose reply is given to a function instead of a waiting task. urgent: its
-        way is free whatever else waits."""
+        """Sends a request whose reply is given to a function instead of a waiting task. urgent: the
+        request waits for no other one."""
         self._events.asking(op)
         self.core.submit(op, encode(message), deliver, self._deadline(), urgent=urgent)
         self._wake.set()
@@ -188,26 +189,26 @@ class MetaClient:
     def post_patiently(
         self, op: Op, message: object, deliver: Deliver, *, urgent: bool = False
     ) -> None:
-        """post() of a request that the metaserver may leave unanswered for as long as it likes."""
+        """Like post(), for a request that the metaserver may leave unanswered for any time."""
         self._events.asking(op)
         self.core.submit(op, encode(message), deliver, NEVER, urgent=urgent)
         self._wake.set()
 
     def tell(self, op: Op, message: object, *, urgent: bool = False) -> Pending:
-        """Send a one-way request; its id is known once it was sent."""
+        """Sends a one-way request; its id is known once it was sent."""
         self._events.asking(op)
         pending = self.core.submit(op, encode(message), None, NEVER, oneway=True, urgent=urgent)
         self._wake.set()
         return pending
 
     async def answered(self, request_id: int) -> None:
-        """Until that request, if it was sent, has been answered."""
+        """Waits until that request, if it was sent, has been answered."""
         event = trio.Event()
         if self.core.when_answered(request_id, event.set):
             await event.wait()
 
     def abort(self) -> int:
-        """Fail every waiting request now; returns how many."""
+        """Fails every waiting request now; returns how many."""
         return self.core.abort()
 
     @property
@@ -216,12 +217,12 @@ class MetaClient:
 
     @property
     def number(self) -> int:
-        """Of the session."""
+        """The number of the session."""
         return self.core.session
 
     @property
     def address(self) -> str:
-        """The metaserver that serves the session."""
+        """The address of the metaserver that serves the session."""
         return self._addresses[self._address_index]
 
     @property
@@ -238,8 +239,8 @@ class MetaClient:
     # ---- life ---------------------------------------------------------------------------------
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the session until cancelled. A failure of the first connection is raised: it is
-        told to whoever mounts; later ones are retried for ever."""
+        """Keeps the session until cancelled. A failure of the first connection is raised, for the
+        user who mounts; later ones are retried for ever."""
         stream: Stream | None = await self._connect_first()
         async with open_tasks() as nursery:
             nursery.start_soon(self._tick)
@@ -250,8 +251,8 @@ class MetaClient:
                 stream = None
 
     async def close(self) -> None:
-        """Make everything durable and end the session; gives up after CLOSE_TIMEOUT_S, and says
-        what is uncertain then."""
+        """Makes everything durable and ends the session. Gives up after CLOSE_TIMEOUT_S, and then
+        logs how many changes are uncertain."""
         why = "the metaserver did not answer in time"
         with trio.move_on_after(CLOSE_TIMEOUT_S):
             try:
@@ -305,7 +306,7 @@ class MetaClient:
         return spare
 
     async def _connect_one(self) -> Stream:
-        """Try the next address; one that failed is not asked again before the others."""
+        """Tries the next address; one that failed is tried again after the others."""
         address = self._addresses[self._address_index]
         try:
             return await self._connector(address, self.core.session)
@@ -317,8 +318,8 @@ class MetaClient:
         self._address_index = (self._address_index + 1) % len(self._addresses)
 
     async def _serve(self, stream: Stream) -> None:
-        """Talk on one connection until it ends. A refused session is raised before it was ever
-        ready (the mount fails); later it is one more reason to connect again."""
+        """Serves the session on one connection until that ends. A refusal is raised before the
+        session was ever ready (the mount fails); later it is one more reason to connect again."""
         self.core.connected()
         self.connection_count += 1
         self._connected_at = trio.current_time()
@@ -357,28 +358,29 @@ class MetaClient:
             await trio.sleep(REFUSED_DELAY_S_MIN)
 
     async def _breached(self, breach: ProtocolError) -> None:
-        """A damaged or foolish answer: connect again, on which the request is sent again. Where
-        that is of no use, whoever waits is told, and another answer asked for ever more rarely."""
+        """Handles a damaged or invalid answer: the caller connects again, where the request is sent
+        again. After several in a row waiting requests are failed, and it connects at growing
+        intervals."""
         if trio.current_time() - self._breached_at > BREACHES_FORGOTTEN_S:
             self._breach_count = 0
         self._breach_count = min(self._breach_count + 1, BREACHES_MAX + 16)
-        self._events.log(f"the metaserver's answer makes no sense: {breach}")
+        self._events.log(f"the metaserver's answer is invalid: {breach}")
         if self._breach_count >= BREACHES_MAX:
-            count = self.core.distrust(f"the metaserver's answers make no sense: {breach}")
+            count = self.core.distrust(f"the metaserver's answers are invalid: {breach}")
             self._events.log(
-                f"the metaserver's answers made no sense {self._breach_count} times in a row: "
+                f"the metaserver's answers were invalid {self._breach_count} times in a row: "
                 f"{count} requests that waited get EIO"
             )
             await self._deny_for(Status.EIO, str(breach), self._breach_count - BREACHES_MAX)
         self._breached_at = trio.current_time()
 
     async def _deny(self, why: str) -> None:
-        """Nothing can be had: say so to whoever asks, and ask again ever more rarely."""
+        """There is no session: fails requests with the reason, and connects ever more rarely."""
         self._refusal_count = min(self._refusal_count + 1, 16)
         await self._deny_for(Status.EACCES, why, self._refusal_count)
 
     async def _deny_for(self, status: Status, why: str, count: int) -> None:
-        """count: how often in a row before now, and now."""
+        """count: how often in a row, this time included."""
         if not count:
             return
         delay_s = min(REFUSED_DELAY_S_MIN * 2 ** (count - 1), REFUSED_DELAY_S_MAX)
@@ -418,7 +420,7 @@ class MetaClient:
             self._wake = trio.Event()
 
     async def _watch_silence(self) -> None:
-        """A peer that keeps a request unanswered and gives no sign of life is gone."""
+        """Ends the connection to a metaserver that owes an answer and gives no sign of life."""
         async with open_tasks() as probes:
             while True:
                 await trio.sleep(silence.TICK_S)
@@ -431,15 +433,15 @@ class MetaClient:
                     self._is_pinging = True
                     self._wake.set()
                 elif step is Step.PROBE and self._spare is not None:
-                    raise TransportError("it is silent, and answers by another connection")
+                    raise TransportError("it is silent, and answers on another connection")
                 elif step is Step.PROBE and not probes.child_tasks:
                     probes.start_soon(self._probe)
                 elif step is Step.WAIT and (spare := self._take_spare()) is not None:
                     await spare.aclose()
 
     async def _probe(self) -> None:
-        """Another connection beside a silent one, to take its place if that stays silent a moment
-        longer. Where nobody listens any more it is given up at once."""
+        """Makes another connection beside a silent one, which replaces it if that stays silent a
+        moment longer. If nobody listens any more, the silent one is given up at once."""
         with trio.move_on_after(silence.PROBE_S):
             try:
                 self._spare = await self._connector(self.address, self.core.session)
@@ -455,7 +457,7 @@ class MetaClient:
         while True:
             now = trio.current_time()
             due = self.core.tick(now)
-            # It came with the session.
+            # The first cluster map came with the session.
             renew_at = min(renew_at, now + self._renewal_s(), self._renew_by)
             if now >= renew_at:
                 renew_at = now + self._renewal_s()
@@ -471,11 +473,11 @@ class MetaClient:
                 self.core.excuse(late_s)
 
     def renew_soon(self) -> None:
-        """What the heartbeat tells has changed, and may change again within a moment."""
+        """What the heartbeat reports has changed, and may change again within a moment."""
         self._renew_by = min(self._renew_by, trio.current_time() + RENEW_SOON_S)
 
     def look_at_map(self) -> None:
-        """The cluster map has changed. All clients hear of it together, and do not ask together."""
+        """The cluster map has changed: requests it at a random time, as all clients do."""
         at = trio.current_time() + random.uniform(0.0, MAP_SPREAD_S)
         self._renew_by = min(self._renew_by, at)
         self._timer.deadline = min(self._timer.deadline, at)
@@ -484,7 +486,7 @@ class MetaClient:
         return min(self.core.timeout_s, self.lease_s or self.core.timeout_s) / 3
 
     def _renew(self) -> None:
-        """The heartbeat. Its reply is the cluster map and, in its header, what became durable."""
+        """Sends the heartbeat. The reply has the cluster map and says what became durable."""
         body = encode(SessionRenew(self.core.answered(), self.traffic(), self.paths()))
 
         def deliver(error: FsError | None, reply: bytes) -> None:

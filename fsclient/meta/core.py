@@ -4,12 +4,12 @@
 
 Requests wait in the backlog without an id; when sent they get the next request id and move to the
 window, where they stay until answered, across reconnects, and are sent again with the same id.
-Successful mutations move on to the journal until they are durable. When the metaserver comes back
+Successful mutations move to the journal until they are durable. When the metaserver comes back
 with another incarnation the journal is replayed in order before anything else is sent.
 
 Invariants: ids in the window and the journal rise in the order of sending; `answered` never passes
 a mutation in the journal, so the metaserver still has (or never durably had) the reply of each
-mutation that could be replayed; nothing but SESSION_OPEN and replays leaves before READY.
+mutation that could be replayed; nothing but SESSION_OPEN and replays is sent before READY.
 Touched by the client's trio thread only. Sockets and timers are in fsclient.meta.client.
 """
 
@@ -69,7 +69,7 @@ class SessionCore:
         self._opened_once = False
         self._is_another = False
         self._lost: tuple[int, ...] = ()
-        self.taken_locks: tuple[HeldLock, ...] = ()  # of the process before this one
+        self.taken_locks: tuple[HeldLock, ...] = ()  # of the former process
         self._replay_due = False
         self._was_evicted = False
         self._mutations_in_flight = 0
@@ -80,10 +80,10 @@ class SessionCore:
         self._answer_waiters: dict[int, list[Callable[[], None]]] = {}
         self._delayed: list[Pending] = []
         self._window: OrderedDict[int, Pending] = OrderedDict()
-        self._resend: deque[Pending] = deque()  # of the window, unsent on this connection
+        self._resend: deque[Pending] = deque()  # of the window, not sent here yet
         self._batches_again: deque[Pending] = deque()  # refused for now, oldest first
         self._batches_out: set[int] = set()  # CHANGE_BATCHes sent on this connection, unanswered
-        self._is_served = False  # this connection has had an answer that was no "not now"
+        self._is_served = False  # this connection has had an answer other than "not now"
         self._replay_queue: deque[Mutation] = deque()
         self._replaying: dict[int, Mutation] = {}
         self._replay_failed = False
@@ -92,9 +92,9 @@ class SessionCore:
     def resume(
         self, session: int, incarnation: int, next_id: int, durable: int, lost: tuple[int, ...] = ()
     ) -> None:
-        """Before the first connection: go on with the session of another process, which has left
-        nothing unanswered and nothing that is not durable, or was killed (incarnation 0) and took
-        along what it had written to the files `lost`."""
+        """Called before the first connection: takes over the session of another process. That has
+        left nothing unanswered or not durable; or it was killed (incarnation 0), and what it had
+        written to the files `lost` is lost."""
         self._lost = lost
         self._is_another = session != 0
         self.session = session
@@ -105,7 +105,7 @@ class SessionCore:
 
     @property
     def next_id(self) -> int:
-        """Of the request that is sent next."""
+        """The id of the request that is sent next."""
         return self._next_id
 
     # ---- requests -----------------------------------------------------------------------------
@@ -120,8 +120,8 @@ class SessionCore:
         oneway: bool = False,
         urgent: bool = False,
     ) -> Pending:
-        """Queue a request; it leaves with the next take_output() if the session is ready. urgent:
-        before all that waits, also when the window is full of what waits for it."""
+        """Queues a request; the next take_output() sends it if the session is ready. urgent: before
+        all that wait, also when the window is full of requests that wait for it."""
         pending = Pending(op, body, deliver, deadline, oneway=oneway)
         (self._urgent if urgent else self._backlog).append(pending)
         return pending
@@ -138,37 +138,38 @@ class SessionCore:
             told()
 
     def abandon(self, pending: Pending) -> None:
-        """The caller gave up. Unsent: it never leaves. Sent: its outcome is still followed."""
+        """The caller stopped waiting. A request that was not sent is dropped; the outcome of one
+        that was sent is still followed."""
         pending.abandoned = True
         pending.deliver = None
 
     def abort(self) -> int:
-        """Fail everything that somebody waits for; returns how many."""
+        """Fails everything that somebody waits for; returns how many."""
         return self.deny(Status.ABORTED, "the administrator gave up on it")
 
     def deny(self, status: Status, message: str) -> int:
-        """Fail everything that waits: there will be no session for it. Returns how many."""
+        """Fails everything that waits, as there will be no session for it. Returns how many."""
         waiting = [p for p in self._all() if p.deliver is not None]
         for pending in waiting:
             self._give_up(pending, status, message)
         return len(waiting)
 
     def distrust(self, message: str) -> int:
-        """What the metaserver answers makes no sense, time and again: fail everything that waits,
-        and send nothing again of what was sent. Returns how many were failed."""
+        """The metaserver's answers are invalid, several times in a row: fails everything that
+        waits, and sends nothing again that was sent. Returns how many requests were failed."""
         count = self.deny(Status.EIO, message)
         self._forget_sent()
         return count
 
     def take_output(self, now: float) -> bytes:
-        """Bytes to send now; b"" if nothing may leave."""
+        """The bytes to send now; b"" if nothing may be sent."""
         if self.phase is Phase.READY:
             self._pump(now)
         output, self._output = self._output, []
         return b"".join(output)
 
     def answered(self) -> int:
-        """Every id up to it is answered and no longer needed for a replay."""
+        """Every request up to this id is answered and no longer needed for a replay."""
         # LOCK_EVENTS may stay unanswered for hours, and has no stored reply.
         counted = (i for i, p in self._window.items() if p.op is not Op.LOCK_EVENTS)
         first = next(counted, self._next_id)
@@ -190,17 +191,17 @@ class SessionCore:
         return len(self._window) + len(self._backlog) + again
 
     def uncertain_count(self) -> int:
-        """Requests that change something and are not known to be durable, answered or not."""
+        """How many requests change something and are not known to be durable, answered or not."""
         return len(self.journal) + sum(1 for pending in self._all() if pending.is_mutation)
 
     def oldest_sent_at(self) -> float:
-        """When the oldest unanswered request was last sent; NEVER if there is none."""
+        """When the oldest unanswered request was last sent; NEVER: there is none."""
         return next(iter(self._window.values())).sent_at if self._window else NEVER
 
     # ---- connection ---------------------------------------------------------------------------
 
     def connected(self) -> None:
-        """A fresh, authenticated connection: ask for the session on it."""
+        """There is a new authenticated connection: requests the session on it."""
         self.phase = Phase.OPENING
         self.must_reconnect = False
         self._output.clear()
@@ -220,7 +221,7 @@ class SessionCore:
         self._reopen_at = NEVER
 
     def received(self, frame: Frame, now: float) -> None:
-        """Take one reply. Raises ProtocolError, SessionRefusedError: close the connection."""
+        """Takes one reply. After a ProtocolError or SessionRefusedError close the connection."""
         header = frame.header
         if not header.is_reply:
             raise ProtocolError(f"the metaserver sent a request (op {header.op})")
@@ -234,12 +235,12 @@ class SessionCore:
             raise ProtocolError(f"unexpected reply to op {header.op}")
 
     def excuse(self, late_s: float) -> None:
-        """For so long nothing could be received: that counts against nobody."""
+        """Nothing could be received for this long: the time does not count against deadlines."""
         for pending in self._all():
             pending.deadline += late_s
 
     def tick(self, now: float) -> float:
-        """Expire deadlines and release delayed retries; returns when to call again."""
+        """Ends requests at their deadlines and sends delayed retries; returns the next time."""
         if self._reopen_at <= now and self.phase is Phase.OPENING:
             self._send_session_open()
         for pending in [p for p in self._all() if p.deadline <= now and p.deliver is not None]:
@@ -306,7 +307,8 @@ class SessionCore:
             self._become_ready(now)
 
     def _forget_session(self) -> None:
-        """Evicted: what had been sent has no stored reply any more, nor can it be replayed."""
+        """The session was evicted: requests that had been sent have no stored reply any more and
+        cannot be replayed."""
         self._hooks.losing()
         self.session = 0
         self._is_another = False
@@ -316,12 +318,12 @@ class SessionCore:
         if lost:
             self._hooks.log(f"the session was evicted; {lost} mutations may not be durable")
         sent = self._forget_sent()
-        urgent = [*self._batches_again, *self._urgent]  # about leases of the session that is gone
+        urgent = [*self._batches_again, *self._urgent]  # about leases of the evicted session
         self._batches_again.clear()
         self._urgent.clear()
         for pending in reversed(sent):
             if pending.op is Op.SESSION_CLOSE:
-                pending.finish(None, _EMPTY)  # it is, and the next one is not to be
+                pending.finish(None, _EMPTY)  # it has ended; the next one must stay
             elif pending.may_repeat and not pending.oneway:
                 self._backlog.appendleft(pending)
             else:
@@ -330,7 +332,7 @@ class SessionCore:
             pending.finish(evicted(), b"")
 
     def _forget_sent(self) -> list[Pending]:
-        """Nobody waits any more for replies to what was sent; returns it."""
+        """Drops all requests that were sent, and returns them."""
         sent = list(self._window.values())
         self._window.clear()
         self._resend.clear()
@@ -352,7 +354,7 @@ class SessionCore:
     # ---- replay -------------------------------------------------------------------------------
 
     def _start_replay(self) -> None:
-        """What this incarnation answered already, before the connection was lost, it still has."""
+        """Starts the replay of everything that this incarnation has not answered yet."""
         self.phase = Phase.REPLAYING
         self._replay_failed = False
         self._replay_queue.extend(
@@ -397,9 +399,9 @@ class SessionCore:
         mutation.incarnation = self.incarnation
         mutation.txn = header.offset
         if mutation.op in OPENING:
-            self._hooks.orphaned(mutation.op, mutation.reply)  # it opened the file once more
+            self._hooks.orphaned(mutation.op, mutation.reply)  # it opened the file again
         elif mutation.op is Op.CHANGE_BATCH:
-            self._hooks.orphaned(mutation.op, mutation.body)  # so did this, as its request says
+            self._hooks.orphaned(mutation.op, mutation.body)  # its request says so
         self._durable_is(header.file_id)
         if not self._replaying or self._replay_queue:
             self._replay_more()
@@ -415,7 +417,7 @@ class SessionCore:
     # ---- requests and replies -----------------------------------------------------------------
 
     def _pump(self, now: float) -> None:
-        """Send the window again, then move the backlog into it as far as the bounds allow."""
+        """Sends the window again, then moves the backlog into it as far as the bounds allow."""
         self._pump_refused_batch(now)
         while self._resend and not self._is_held_back():
             self.resent_count += 1
@@ -440,7 +442,7 @@ class SessionCore:
             self._send_first(pending, now)
 
     def _pump_refused_batch(self, now: float) -> None:
-        """Once more, one at a time, before all else."""
+        """Sends refused batches once more, one at a time, before all else."""
         again = self._batches_again
         while again and again[0].abandoned:
             again.popleft()
@@ -448,8 +450,9 @@ class SessionCore:
             self._send_first(again.popleft(), now)
 
     def _is_held_back(self) -> bool:
-        """Births and removals were refused for now, or may be, as other clients are still coming
-        back: whatever else there is may speak of these names, and must not overtake them."""
+        """Whether new requests must wait. Batches of changes were refused for now, or may be, while
+        other clients are still coming back: other requests may use the same names and must not
+        overtake them."""
         return bool(self._batches_again or (self._batches_out and not self._is_served))
 
     def _pump_renewals(self, now: float) -> None:
@@ -484,7 +487,7 @@ class SessionCore:
         return len(self.journal) + self._mutations_in_flight >= self.journal_count_max
 
     def _ask_barrier(self, now: float) -> None:
-        """The journal is full: have it made durable; its reply carries the new `durable`."""
+        """The journal is full: has it made durable. The reply has the new `durable`."""
         if self._barrier is None and len(self.journal):
             self._barrier = Pending(Op.BARRIER, _EMPTY, self._barrier_answered, NEVER)
             self._send_first(self._barrier, now)
@@ -495,7 +498,8 @@ class SessionCore:
     def _request_answered(self, frame: Frame, now: float) -> None:
         header = frame.header
         if header.status in _EVICTED:
-            # SESSION_OPEN will tell, unless it came behind SESSION_CLOSE, whose answer is to come.
+            # SESSION_OPEN will say more, unless this came after SESSION_CLOSE, whose answer is to
+            # come.
             self.must_reconnect = not self._is_closing()
             return
         pending = self._window.get(header.request_id)
@@ -508,7 +512,7 @@ class SessionCore:
         self._batches_out.discard(header.request_id)
         if pending.is_mutation:
             self._is_served = header.status not in _RETRY_LATER
-        if header.flags & FLAG_SOLE:  # counted from when the request left (rule 11)
+        if header.flags & FLAG_SOLE:  # counted from when the request was sent (rule 11)
             self.sole_until = max(self.sole_until, pending.sent_at + SOLE_LEASE_S)
         if header.status in _RETRY_LATER:
             self._delay(pending, frame, now)
@@ -553,7 +557,7 @@ class SessionCore:
         pending.not_before = now + delay_s
         if pending.op is not Op.CHANGE_BATCH:
             self._delayed.append(pending)
-        elif pending.attempt_count > 1:  # it went alone, before the others
+        elif pending.attempt_count > 1:  # it was sent alone, before the others
             self._batches_again.appendleft(pending)
         else:
             self._batches_again.append(pending)

@@ -1,4 +1,4 @@
-"""What a reply that is no success says."""
+"""The errors in replies that are no success. Pure."""
 
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.wire.codec import decode
@@ -11,7 +11,7 @@ def evicted() -> FsError:
 
 
 def failure_in(frame: Frame) -> Failure:
-    """The body of a reply that is no success."""
+    """Decodes the body of a reply that is no success."""
     try:
         return decode(Failure, frame.body) if frame.body else Failure("")
     except ProtocolError:
@@ -24,7 +24,7 @@ def error_in(frame: Frame) -> FsError:
 
 
 def error_of(status: int, failure: Failure) -> FsError:
-    """A status unknown here is EIO."""
+    """Makes the error of a status. An unknown status becomes EIO."""
     try:
         return FsError(Status(status), failure.message, failure.parents)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the session's state machine (fsclient.meta.core) asks of and tells to its surroundings."""
+"""What the session's state machine (fsclient.meta.core) calls in its surroundings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from .restoring import Held
 
 
 class SessionRefusedError(BraidError):
-    """The metaserver will not have this session; the message says why. is_final: asking again is
-    of no use, the key is good no more."""
+    """The metaserver refused this session; the message says why. is_final: trying again is of no
+    use, as the key is no longer valid."""
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)
@@ -21,14 +21,15 @@ class SessionRefusedError(BraidError):
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the core asks of and tells to its surroundings; called synchronously.
+    """What the core calls in its surroundings, synchronously.
 
     opens, exclusive: inodes held open, files held exclusively, for SESSION_OPEN. ready: requests
-    flow again. losing: the session is lost, which nobody was told yet who waits for a reply.
-    evicted: it was lost and a new one is open. held: for a restarted metaserver. orphaned: a
-    success that nobody waits for any more. opened(lease_s, restarted): the session is open, perhaps
-    at another metaserver. failed(failure, request id): a request failed, and its reply grants
-    leases."""
+    are sent again. losing: the session is lost; callers that wait for a reply do not know it yet.
+    evicted: the session was lost and a new one is open. held: reported to a restarted metaserver.
+    orphaned: a request succeeded for which nobody waits any more. opened(lease_s, restarted): the
+    session is open, perhaps at another metaserver. failed(failure, request id): a request failed,
+    and its reply grants leases.
+    """
 
     opens: Callable[[], tuple[int, ...]]
     ready: Callable[[], None]

@@ -1,4 +1,4 @@
-"""Successful mutations that the metaserver has not yet made durable: what a restart must replay.
+"""Successful mutations that the metaserver has not made durable yet, and a restart must replay.
 
 Entries are ordered by request id, which within one session is also the order of their transaction
 numbers. Transaction numbers belong to one incarnation of the metaserver: only entries answered (or
@@ -11,7 +11,7 @@ from fscommon.wire.ops import Op
 
 
 class Mutation:
-    """A mutation with the reply it got. txn and incarnation change when it is replayed."""
+    """A mutation with its reply. txn and incarnation change when it is replayed."""
 
     __slots__ = ("body", "incarnation", "op", "reply", "request_id", "status", "txn")
 
@@ -31,7 +31,7 @@ class Mutation:
 
 
 class Journal:
-    """A heap by request id: the oldest is the first to become durable."""
+    """Mutations in a heap by request id: the oldest becomes durable first."""
 
     def __init__(self) -> None:
         self._heap: list[Mutation] = []
@@ -47,7 +47,7 @@ class Journal:
         heapq.heappush(self._heap, mutation)
 
     def prune(self, durable: int, incarnation: int) -> None:
-        """Drop what the metaserver of that incarnation says is durable."""
+        """Drops what the metaserver of that incarnation says is durable."""
         heap = self._heap
         while heap and heap[0].txn <= durable and heap[0].incarnation == incarnation:
             heapq.heappop(heap)
@@ -56,7 +56,7 @@ class Journal:
         return sorted(self._heap)
 
     def clear(self) -> int:
-        """Forget all; returns how many there were."""
+        """Removes all; returns how many there were."""
         count = len(self._heap)
         self._heap.clear()
         return count

@@ -1,8 +1,8 @@
-"""One request on its way to the metaserver, from submission until its outcome is known.
+"""One request to the metaserver, from its submission until its outcome is known.
 
-A Pending belongs to the SessionCore; a caller may only abandon it through the core. `deliver` is
-called at most once, never from inside submit(). An abandoned request that was sent already stays
-in the window: its outcome is still needed for the journal.
+A Pending belongs to the SessionCore; a caller may abandon it only through the core. `deliver` is
+called at most once, never from inside submit(). An abandoned request that was already sent stays in
+the window: its outcome is still needed for the journal.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ NEVER = float("inf")
 
 
 class Pending:
-    """op and body are those of the wire; request_id is 0 until the request was first sent."""
+    """A request. op and body are as on the wire; request_id is 0 until it was first sent."""
 
     __slots__ = (
         "abandoned",
@@ -49,11 +49,11 @@ class Pending:
 
     @property
     def may_repeat(self) -> bool:
-        """True when doing it again under another request id changes nothing."""
+        """Whether repeating the request under another id changes nothing."""
         return SPECS[self.op].retry is Retry.SAFE
 
     def finish(self, error: FsError | None, body: bytes) -> None:
-        """Tell the caller, if it still waits."""
+        """Gives the outcome to the caller, if it still waits."""
         deliver, self.deliver = self.deliver, None
         if deliver is not None and not self.abandoned:
             deliver(error, body)

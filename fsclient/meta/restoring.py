@@ -1,11 +1,11 @@
-"""What a restarted metaserver is told again, between the last replay and REPLAY_DONE: the locks and
-the shared leases of this session (exclusive ones are in SESSION_OPEN).
+"""What is reported again to a restarted metaserver, between the last replay and REPLAY_DONE: the
+locks and the shared leases of this session (SESSION_OPEN has the exclusive ones).
 
-Nothing was granted to anybody since the restart, so what was held is still true: without it every
-file in use would be opened once more, and its pages read again. It is not where a replay came out
-otherwise than before; nor where the metaserver is of a release that does not know LEASE_RESTORE and
-ends the connection: then the leases are given up, and the next connection has none to tell.
-Pure; touched by the client's trio thread only, as part of fsclient.meta.core.
+The metaserver has granted nothing to anybody since the restart, so what was held is still true;
+without the report every file in use would be opened once more, and its pages read again. It is not
+true if a replay had another result than before. A metaserver of a release that does not know
+LEASE_RESTORE ends the connection: then the leases are given up, and the next connection reports
+none. Pure; touched by the client's trio thread only, as part of fsclient.meta.core.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ RESTORES = (Op.LOCK_RESTORE, Op.LEASE_RESTORE)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """locks, leases: bodies of LOCK_RESTORE and LEASE_RESTORE. leases_lost: of these inodes nothing
-    is held any more; None: of none that LEASE_RESTORE was to name."""
+    """locks, leases: bodies of LOCK_RESTORE and LEASE_RESTORE. leases_lost: nothing is held of
+    these inodes any more; None: of all inodes that LEASE_RESTORE would have named."""
 
     locks: Callable[[], list[bytes]] = list
     leases: Callable[[], list[bytes]] = list
@@ -35,10 +35,10 @@ class Restoring:
     def __init__(self, held: Held, log: Callable[[str], None]) -> None:
         self._held = held
         self._log = log
-        self._unanswered = 0  # LEASE_RESTOREs
+        self._unanswered = 0  # LEASE_RESTORE requests
 
     def frames(self, *, leases: bool) -> list[bytes]:
-        """leases: nothing speaks against them."""
+        """The requests to send. leases: also those for leases, which are lost otherwise."""
         frames = [encode_frame(Op.LOCK_RESTORE, body=body) for body in self._held.locks()]
         if not leases:
             self._held.leases_lost(None)
@@ -48,7 +48,7 @@ class Restoring:
         return frames + [encode_frame(Op.LEASE_RESTORE, body=body) for body in bodies]
 
     def answered(self, frame: Frame) -> None:
-        """A reply to one of these."""
+        """Takes a reply to one of them."""
         if frame.header.op == Op.LEASE_RESTORE:
             self._leases_answered(frame)
             return

@@ -1,9 +1,9 @@
-"""What to do about a metaserver that owes answers and says nothing: a pure policy, time passed in.
+"""Decides what to do about a metaserver that owes answers and is silent. Pure; time is passed in.
 
-After PING_S it is asked for a sign of life on the same connection (an answer may take long, as
-when it waits for another client's lease), after PROBE_S another connection is tried beside, which
-takes its place if it comes about, and after SILENCE_S_MAX this one is given up. Time in which the
-client itself did not run, as it was stopped or its event loop was held up, counts against nobody.
+After PING_S a sign of life is requested on the same connection (an answer may take long, for
+instance while it waits for another client's lease). After PROBE_S another connection is tried,
+which replaces this one if it succeeds, and after SILENCE_S_MAX this one is given up. Time in which
+the client itself did not run, as it was stopped or its event loop was held up, does not count.
 """
 
 from enum import Enum, auto
@@ -13,7 +13,7 @@ PING_S: Final = 2.0
 PROBE_S: Final = 3.0
 SILENCE_S_MAX: Final = 10.0
 TICK_S: Final = 0.5  # between steps
-LATE_S: Final = 1.0  # of a step: what is more did not count
+LATE_S: Final = 1.0  # a step that is later than this does not count beyond it
 
 
 class Step(Enum):
@@ -24,7 +24,7 @@ class Step(Enum):
 
 
 class Silence:
-    """heard() with whatever arrives, step() every TICK_S."""
+    """Call heard() with everything that arrives, and step() every TICK_S."""
 
     def __init__(self, now: float) -> None:
         self._stepped_at = now
@@ -36,8 +36,8 @@ class Silence:
         self._pinged = False
 
     def step(self, now: float, owed_since: float, patience_s: float) -> Step:
-        """owed_since: when the oldest unanswered request was sent, inf: there is none. patience_s:
-        how long the session lasts without a word."""
+        """The next step. owed_since: when the oldest unanswered request was sent, inf: there is
+        none. patience_s: how long the session lasts in silence."""
         late_s = now - self._stepped_at - TICK_S
         self._stepped_at = now
         if late_s > LATE_S:

@@ -1,1 +1,1 @@
-"""The one door to pyfuse3: nothing else in BraidFS imports it."""
+"""The only package of BraidFS that imports pyfuse3."""

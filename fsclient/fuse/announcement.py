@@ -1,5 +1,5 @@
-"""The ioctl by which a program says which files it is going to read, in which order
-(docs/decisions/0038-announced-reads.md): what is asked and how it is packed."""
+"""The ioctl by which a program announces the files that it will read, in order
+(docs/decisions/0038-announced-reads.md): its number and its format. Pure."""
 
 import struct
 from array import array
@@ -13,14 +13,14 @@ SIZE: Final = 16376
 
 _HEAD: Final = struct.Struct(
     "<2I"
-)  # flags, count; then inode numbers of files, of their directories
+)  # flags, count; then inode numbers of files, then of their directories
 _REPLACES: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """inos and parents: a place for each file, in the order in which they will be read. replaces:
-    what was announced before by whomever is not wanted any more."""
+    """An announcement. inos, parents: of each file, in the order in which they will be read.
+    replaces: it replaces all earlier announcements, of any program."""
 
     inos: Sequence[int]
     parents: Sequence[int]
@@ -33,12 +33,12 @@ class Announcement:
 
 
 def unpack_announcement(given: bytes) -> Announcement:
-    """Raises ValueError for what is none."""
+    """Unpacks an announcement. Raises ValueError if it is invalid."""
     if len(given) != SIZE:
-        raise ValueError("an announcement of another size")
+        raise ValueError("an announcement of the wrong size")
     flags, count = _HEAD.unpack_from(given)
     if flags & ~_REPLACES or count > FILES_MAX:
-        raise ValueError("an announcement of unknown flags or too many files")
+        raise ValueError("an announcement with unknown flags or too many files")
     middle, end = _HEAD.size + 8 * count, _HEAD.size + 16 * count
     inos, parents = array("Q", given[_HEAD.size : middle]), array("Q", given[middle:end])
     return Announcement(inos, parents, bool(flags & _REPLACES))

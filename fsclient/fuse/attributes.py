@@ -1,4 +1,4 @@
-"""Attributes as pyfuse3 wants them."""
+"""Converts attributes to and from pyfuse3's. Pure."""
 
 import pyfuse3
 
@@ -16,7 +16,7 @@ _FRAGMENT_SIZE = 4096
 def entry_attributes(
     attributes: Attributes, ino: int, entry_timeout_s: float, attr_timeout_s: float
 ) -> pyfuse3.EntryAttributes:
-    """ino: the number that the kernel knows the inode by."""
+    """ino: the number by which the kernel knows the inode."""
     entry = pyfuse3.EntryAttributes()
     entry.st_ino = ino
     entry.entry_timeout = entry_timeout_s
@@ -36,7 +36,7 @@ def entry_attributes(
 
 
 def absent_entry(entry_timeout_s: float) -> pyfuse3.EntryAttributes:
-    """The answer to a LOOKUP that found nothing, to be believed for so long."""
+    """The answer to a LOOKUP that found nothing, which the kernel may cache for this time."""
     entry = pyfuse3.EntryAttributes()
     entry.st_ino = 0
     entry.entry_timeout = entry_timeout_s
@@ -52,7 +52,7 @@ def change_of(
     kill_set_ids: bool,
     times_given: bool,
 ) -> Change:
-    """What a SETATTR request asks for."""
+    """The change that a SETATTR request wants."""
     return Change(
         mode=entry.st_mode & 0o7777 if fields.update_mode else None,
         uid=entry.st_uid if fields.update_uid else None,

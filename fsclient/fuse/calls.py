@@ -1,8 +1,9 @@
 """Requests that pyfuse3 does not know: CALL events of the native bridge, each answered once.
 
-A call is dispatched by opcode to a handler that decodes the body (structures.py), asks fsclient.fs
-and returns the body of the answer. It runs as a task of its own, interruptible like pyfuse3's
-handlers (operations.py), under the bound that native sets on calls in work.
+A call is dispatched by opcode to a handler, which decodes the body (structures.py), calls
+fsclient.fs and returns the body of the answer. It runs as a task of its own, interruptible like
+pyfuse3's handlers (operations.py). Native bounds how many calls there are. Touched by the trio
+thread only.
 """
 
 from collections.abc import Callable, Coroutine
@@ -31,7 +32,7 @@ SYNCFS, TMPFILE, STATX = 50, 51, 52
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """ino: as the file system knows it. outcome: FLUSH: the errno it has come to so far."""
+    """A call. ino: the file system's number. outcome: for FLUSH, its errno so far."""
 
     slot: int
     ino: int
@@ -68,7 +69,7 @@ class Calls:
 
     def called(self, slot: int, kernel_ino: int, opcode: int, outcome: int, payload: bytes) -> None:
         """A CALL event."""
-        if opcode == RELEASE:  # told only, when there are locks; native answers it
+        if opcode == RELEASE:  # only reported, if there are locks; native answers it
             self._fs.locks.released(
                 self._operations.ino_of(kernel_ino), structures.released_fh(payload)
             )
@@ -96,7 +97,7 @@ class Calls:
         try:
             self._answers.answer(slot, error, body)
         except ValueError:
-            return  # the mount is ending: native has answered for us
+            return  # the mount is ending: native has answered
 
     async def _flush(self, slot: int, kernel_ino: int, outcome: int, payload: bytes) -> None:
         """Never interrupted: the file is closed whatever happens."""
@@ -111,7 +112,7 @@ class Calls:
     # ---- handlers -----------------------------------------------------------------------------
 
     async def _read(self, call: Call) -> bytes:
-        """On a mount of a sealed tree; the request goes back to the lane that it came from."""
+        """A READ on a mount of a sealed tree: the request returns to the lane that read it."""
         return structures.handle_out(await self._fs.files.open_sealed(call.ino)) + call.body
 
     async def _getlk(self, call: Call) -> bytes:
@@ -143,7 +144,7 @@ class Calls:
         return b""
 
     def _kills_set_ids(self, call: Call) -> bool:
-        """The kernel does not say (HANDLE_KILLPRIV_V2)."""
+        """Whether set-ID bits are cleared, which the kernel does not say (HANDLE_KILLPRIV_V2)."""
         return not is_user(0, call.head.uid, lambda: self._operations.pid_of(call.slot))
 
     async def _lseek(self, call: Call) -> bytes:
@@ -152,7 +153,7 @@ class Calls:
         return found.to_bytes(8, "little")
 
     async def _copy(self, call: Call) -> bytes:
-        """The kernel goes on with what is left, and copies by itself where this is EOPNOTSUPP."""
+        """The kernel goes on with the rest, and copies by itself after EOPNOTSUPP."""
         request = structures.copy_in(call.body)
         copied = await self._fs.copies.copy(
             Extent(call.ino, request.offset_in),
@@ -193,7 +194,7 @@ class Calls:
             return structures.flags_out(attributes, request.command)
         flags = structures.flags_of(request.command, given)
         if flags is None:
-            raise FsError(Status.EOPNOTSUPP, "a flag that is not kept here")
+            raise FsError(Status.EOPNOTSUPP, "a flag that is not supported")
         await self._fs.files.setattr(call.ino, Change(inode_flags=flags))
         await self._fs.files.attributes_changed(call.ino)
         return structures.IOCTL_DONE

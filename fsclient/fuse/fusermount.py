@@ -1,6 +1,6 @@
-"""Mounting without being root: fusermount3 mounts and passes the open device over a socket.
+"""Mounts without being root: fusermount3 mounts and passes the open device over a socket.
 
-Blocking; called in a worker thread before the mount is served.
+It blocks, and is called in a worker thread before the mount is served.
 """
 
 import array
@@ -17,7 +17,7 @@ _FD_SIZE = array.array("i").itemsize
 def mount_as_user(
     mountpoint: str, source: str, *, read_only: bool, checks_elsewhere: bool = False
 ) -> int:
-    """The mounted /dev/fuse, which is the caller's. checks_elsewhere: the kernel checks no
+    """Returns the mounted /dev/fuse, which the caller owns. checks_elsewhere: the kernel checks no
     permissions. Raises ConfigError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:

@@ -1,10 +1,10 @@
 """pyfuse3's handlers, each mapped to one call of fsclient.fs.
 
-Inode 1 of the kernel is the mounted directory, whatever its number in the file system. The pid of
-a request is the native upcall slot (rule 4): by it the true pid and the unique id are found, and a
-handler is cancelled when its caller is interrupted. Only FUSEError leaves a handler: a FsError is
-its errno, an interruption EINTR, and anything unexpected is a bug: logged with its traceback and
-answered EIO, never the end of the mount.
+Inode 1 of the kernel is the mounted directory, whatever its number in the file system. The pid of a
+request is the native upcall slot (rule 4): native returns the true pid and the unique id for it. A
+handler is cancelled when its caller is interrupted. Only FUSEError leaves a handler: a FsError
+becomes its errno, an interruption EINTR, and anything unexpected is a bug, which is logged with its
+traceback and answered EIO, but never ends the mount. Touched by the trio thread only.
 
 READ, WRITE, FLUSH, FSYNC and RELEASE never come here; they stay in the native lanes.
 """
@@ -34,7 +34,7 @@ from .attributes import absent_entry, change_of, entry_attributes, statvfs
 from .structures import DirectoryBody, EntryOut, ReadIn
 
 T = TypeVar("T")
-Observe = Callable[[str, float, bool], None]  # handler, seconds, failed for a bug
+Observe = Callable[[str, float, bool], None]  # handler, seconds, failed by a bug
 
 SEALED_S = 24 * 3600.0  # as kSealedLife in native/src/names/attribute_table.h
 
@@ -69,8 +69,8 @@ class Operations(pyfuse3.Operations):
         *,
         sealed: bool = False,
     ) -> None:
-        """attr_s: how long the kernel may believe attributes where there are no leases. sealed: it
-        may believe what is immutable for SEALED_S."""
+        """attr_s: how long the kernel may cache attributes without leases. sealed: it may cache
+        immutable inodes for SEALED_S."""
         super().__init__()
         self._fs = files
         self._names: Namespace = files.namespace
@@ -86,7 +86,7 @@ class Operations(pyfuse3.Operations):
     # ---- interruption -------------------------------------------------------------------------
 
     def interrupt(self, slot: int) -> None:
-        """The caller behind slot was interrupted; its handler may not have started yet."""
+        """The caller with this slot was interrupted; its handler may not have started yet."""
         scope = self._scopes.get(slot)
         if scope is not None:
             scope.cancel()
@@ -98,8 +98,8 @@ class Operations(pyfuse3.Operations):
         return len(self._scopes)
 
     async def _serve(self, slot: int, work: Coroutine[Any, Any, T]) -> T:
-        """Run one handler: interruptible, and whatever goes wrong is an errno. What lanes answered
-        before is known to it."""
+        """Runs one handler: it can be interrupted, and any failure becomes an errno. It knows what
+        lanes have answered before."""
         self._fs.inodes.catch_up()
         began = time.perf_counter()
         failed = False
@@ -126,7 +126,7 @@ class Operations(pyfuse3.Operations):
         raise pyfuse3.FUSEError(errno.EINTR)
 
     async def _serve_slotless(self, work: Coroutine[Any, Any, T]) -> T:
-        """Handlers that pyfuse3 gives no context: they cannot be interrupted."""
+        """Runs a handler to which pyfuse3 gives no context, so that it cannot be interrupted."""
         return await self._serve(-id(work), work)
 
     def _was_interrupted(self, slot: int) -> bool:
@@ -142,7 +142,7 @@ class Operations(pyfuse3.Operations):
     # ---- for calls that pyfuse3 does not know (calls.py) ---------------------------------------
 
     async def serve(self, slot: int, work: Coroutine[Any, Any, T]) -> T:
-        """Run the handler of a call; raises FUSEError and nothing else."""
+        """Runs the handler of a call; raises FUSEError only."""
         return await self._serve(slot, work)
 
     def ino_of(self, kernel_ino: int) -> int:
@@ -152,7 +152,7 @@ class Operations(pyfuse3.Operations):
         return self._kernel_ino(ino)
 
     def attributes_s(self, attributes: Attributes) -> float:
-        """How long the kernel may believe them."""
+        """How long the kernel may cache the attributes."""
         seconds = self._fs.leases.attributes_s(attributes, self._attr_s)
         stays = seconds and self._sealed and attributes.flags & INODE_IMMUTABLE
         return SEALED_S if stays else seconds
@@ -170,12 +170,12 @@ class Operations(pyfuse3.Operations):
 
     def _entry(self, attributes: Attributes, entry_s: float = 0.0) -> pyfuse3.EntryAttributes:
         attr_s = self.attributes_s(attributes)
-        if self._sealed and entry_s:  # what is immutable keeps its name too
+        if self._sealed and entry_s:  # an immutable inode keeps its name, too
             entry_s = max(entry_s, attr_s)
         return entry_attributes(attributes, self._kernel_ino(attributes.ino), entry_s, attr_s)
 
     def _named(self, parent: int, name: bytes, attributes: Attributes) -> pyfuse3.EntryAttributes:
-        """The inode that a name was given to just now."""
+        """The answer for a name that was just made."""
         return self._entry(attributes, self._names.entry_s(parent, name, attributes.ino))
 
     def _requester(self, ctx: pyfuse3.RequestContext) -> Requester:
@@ -201,8 +201,9 @@ class Operations(pyfuse3.Operations):
         return self._entry(found.attributes, found.entry_s)
 
     async def _lookup(self, parent: int, name: bytes) -> Found:
-        """ENOMEM where nobody said what the name is: for any other error but EINTR Linux gives up
-        a name that it asks for again, with all that is mounted below it."""
+        """Looks a name up. The error is ENOMEM if nobody could say what the name is: for any other
+        error but EINTR Linux drops a name that it looks up again, with all that is mounted below
+        it."""
         try:
             return await self._names.lookup(parent, name)
         except FsError as error:
@@ -289,7 +290,7 @@ class Operations(pyfuse3.Operations):
         return self._entry(await self._serve(ctx.pid, work))
 
     async def _set(self, ino: int, change: Change, requester: Requester) -> Attributes:
-        """A set-group-id bit may stay for a member of the group that the file had before."""
+        """Sets attributes. A member of the file's former group may keep a set-group-ID bit."""
         if change.only_kills and not requester.is_user(0):
             await self._check_may_kill(ino, requester)
         if change.kill_set_ids and change.gid is not None and not requester.is_user(0):
@@ -298,13 +299,14 @@ class Operations(pyfuse3.Operations):
         return await self._fs.files.setattr(ino, change)
 
     async def _check_may_kill(self, ino: int, requester: Requester) -> None:
-        """Raises EPERM: a chown(-1, -1) by a stranger, as on local disks. The kernel asks for the
-        same before a buffered write, but that is to a file which is open for writing."""
+        """Raises EPERM for a chown(-1, -1) by another user than the owner, as on local disks. The
+        kernel sends the same request before a buffered write, but then the file is open for
+        writing."""
         attributes = await self._names.getattr(ino)
         if requester.is_user(attributes.uid) or self._fs.files.may_be_written(ino):
             return
         if loses_set_ids(attributes, requester.in_group):
-            raise FsError(Status.EPERM, "set-id bits go by their owner or by a write")
+            raise FsError(Status.EPERM, "only the owner, or a write, clears set-ID bits")
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         return await self._serve(ctx.pid, self._names.getxattr(self._ino(inode), name))
@@ -312,12 +314,12 @@ class Operations(pyfuse3.Operations):
     async def setxattr(
         self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
     ) -> None:
-        """XATTR_CREATE and XATTR_REPLACE were checked by pyfuse3 through getxattr."""
+        """pyfuse3 has checked XATTR_CREATE and XATTR_REPLACE by getxattr."""
         work = self._names.setxattr(self._ino(inode), name, value, self._requester(ctx))
         await self._serve(ctx.pid, work)
 
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        """trusted.* is root's alone; the kernel filters getxattr, but not the list."""
+        """Only root sees trusted.*: the kernel filters getxattr, but not the list."""
         names = await self._serve(ctx.pid, self._names.listxattr(self._ino(inode)))
         is_roots = self._requester(ctx).is_user(0)
         return names if is_roots else [n for n in names if not n.startswith(b"trusted.")]
@@ -330,7 +332,7 @@ class Operations(pyfuse3.Operations):
         return True
 
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        ino = self._ino(self._upcalls.upcall(ctx.pid).nodeid)  # pyfuse3 does not show it
+        ino = self._ino(self._upcalls.upcall(ctx.pid).nodeid)  # pyfuse3 does not pass it
         reply = await self._serve(ctx.pid, self._names.statfs(ino))
         return statvfs(reply, NAME_LENGTH_MAX)
 
@@ -368,7 +370,7 @@ class Operations(pyfuse3.Operations):
         await self._serve_slotless(self._fs.directories.sync(fh))
 
     async def list_directory(self, request: ReadIn) -> bytes:
-        """READDIRPLUS, which lanes could not answer: what they know now, else entry by entry."""
+        """READDIRPLUS that lanes could not answer: by what they know now, else entry by entry."""
         directories = self._fs.directories
         fh, offset = request.fh, request.offset
         parent = directories.ino_of(fh)
@@ -401,5 +403,5 @@ class Operations(pyfuse3.Operations):
 
 
 def _name(work: object) -> str:
-    """The operation behind a coroutine."""
+    """The name of a coroutine's operation."""
     return str(getattr(work, "__name__", "unknown")).removeprefix("_")

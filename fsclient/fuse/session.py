@@ -1,15 +1,15 @@
-"""pyfuse3's session on the socket that the native bridge holds the other end of.
+"""pyfuse3's session, on the socket of which the native bridge has the other end.
 
-libfuse takes "/dev/fd/N" for a session that is mounted already, and neither mounts nor unmounts.
-One session per process, which is pyfuse3's own limit.
+libfuse takes "/dev/fd/N" for a session that is already mounted, and neither mounts nor unmounts. A
+process can have one session, which is a limit of pyfuse3. Touched by the trio thread only.
 """
 
 import pyfuse3
 
 from .operations import Operations
 
-TASKS_IDLE_MAX = 64  # a task that stays costs less than one that is started per request
-TASKS_MAX = 4096  # handlers that may wait at a time; pyfuse3's default would stop at 99 (rule 3)
+TASKS_IDLE_MAX = 64  # keeping a task costs less than starting one per request
+TASKS_MAX = 4096  # handlers that may wait at a time; pyfuse3's default is 99 (rule 3)
 
 
 class FuseSession:
@@ -17,12 +17,12 @@ class FuseSession:
         pyfuse3.init(operations, f"/dev/fd/{fd}", {"fsname=braidfs"})
 
     async def run(self) -> None:
-        """Serve until stop(), or until native closes its end."""
+        """Serves until stop(), or until native closes its end."""
         await pyfuse3.main(min_tasks=TASKS_IDLE_MAX, max_tasks=TASKS_MAX)
 
     def stop(self) -> None:
         pyfuse3.terminate()
 
     def close(self) -> None:
-        """After run() ended."""
+        """Called after run() has ended."""
         pyfuse3.close(unmount=False)

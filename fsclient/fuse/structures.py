@@ -1,7 +1,7 @@
 """The kernel's structures (linux/fuse.h) of requests that pyfuse3 does not know. Pure.
 
-Native has checked that each body is as long as its fixed part; what the fields mean is checked by
-whoever uses them.
+Native has checked that each body is as long as its fixed part; the users of the fields check their
+values.
 """
 
 import stat
@@ -53,7 +53,7 @@ IOCTL_SET_XATTR: Final = 0x401C5820
 
 
 class CallHead(NamedTuple):
-    """Who calls; in front of the body of every CALL event."""
+    """The caller, in front of the body of every CALL event."""
 
     uid: int
     gid: int
@@ -127,12 +127,12 @@ def copy_in(body: bytes) -> CopyIn:
 
 
 def copy_out(copied: int) -> bytes:
-    """As the answer to a WRITE."""
+    """The answer to COPY_FILE_RANGE, like that to a WRITE."""
     return struct.pack("<2I", copied, 0)
 
 
 def handle_out(fh: int) -> bytes:
-    """Before the body of a READ that goes back to its lane (docs/decisions/0033)."""
+    """The handle, in front of the body of a READ that returns to its lane (docs/decisions/0033)."""
     return struct.pack("<Q", fh)
 
 
@@ -155,10 +155,10 @@ def released_fh(payload: bytes) -> int:
 
 
 def lock_in(ino: int, body: bytes) -> LockRequest:
-    """Raises EINVAL for what is no lock."""
+    """Unpacks a lock request. Raises EINVAL if it is invalid."""
     fh, owner, start, last, kind, pid, flags = struct.unpack_from("<4Q3I", body)
     if kind > LockType.NONE or not start <= last < LOCK_END:
-        raise FsError(Status.EINVAL, "not a lock")
+        raise FsError(Status.EINVAL, "the request is not a lock")
     is_flock = bool(flags & _LK_FLOCK)
     end = LOCK_END if is_flock else last + 1
     return LockRequest(
@@ -200,8 +200,7 @@ def _attr(attributes: Attributes, ino: int) -> bytes:
 
 
 class EntryOut(NamedTuple):
-    """An inode as the kernel knows it: its number, and how long it may believe the name and the
-    attributes."""
+    """An inode for the kernel: its number, and how long it may cache name and attributes."""
 
     attributes: Attributes
     ino: int
@@ -217,14 +216,14 @@ class EntryOut(NamedTuple):
 
 
 class DirectoryBody:
-    """The answer of READDIRPLUS, as it grows."""
+    """The answer to READDIRPLUS, as it grows."""
 
     def __init__(self, size: int) -> None:
         self._size = min(size, READDIR_SIZE_MAX)
         self._octets = bytearray()
 
     def add(self, name: bytes, cookie: int, entry: EntryOut) -> bool:
-        """False: it has no room."""
+        """Adds an entry. False: there is no room."""
         kind = stat.S_IFMT(entry.attributes.mode) >> 12
         row = entry.octets + _DIRENT.pack(entry.ino, cookie, len(name), kind) + name
         row += bytes(-len(row) % 8)
@@ -239,7 +238,7 @@ class DirectoryBody:
 
 
 def created_out(attributes: Attributes, ino: int, fh: int, *, attr_s: float, direct: bool) -> bytes:
-    """The answer of TMPFILE."""
+    """The answer to TMPFILE."""
     entry = EntryOut(attributes, ino, 0.0, attr_s)
     return entry.octets + _OPENED.pack(fh, _DIRECT_IO if direct else 0, 0)
 
@@ -275,7 +274,7 @@ def statx_out(attributes: Attributes, ino: int, attr_s: float) -> bytes:
 
 
 def flags_out(attributes: Attributes, command: int) -> bytes:
-    """The answer of the ioctls that ask for an inode's flags."""
+    """The answer to the ioctls that read an inode's flags."""
     flags = attributes.flags & INODE_FLAGS_SETTABLE
     if command == IOCTL_GET_FLAGS:
         return _IOCTL_DONE.pack(0, 0, 0, 0) + struct.pack("<I", flags)
@@ -284,7 +283,7 @@ def flags_out(attributes: Attributes, command: int) -> bytes:
 
 
 def flags_of(command: int, given: bytes) -> int | None:
-    """The inode flags that such an ioctl sets; None: it asks for what there is not."""
+    """The inode flags that such an ioctl sets; None: one of them is not supported."""
     if command == IOCTL_SET_FLAGS:
         flags = int.from_bytes(given[:4], "little") if len(given) >= 4 else -1
         return flags if flags >= 0 and not flags & ~INODE_FLAGS_SETTABLE else None

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 namespace braidfs::client {
 
@@ -234,6 +235,15 @@ int Inode::report(uint64_t& seen) noexcept {
 
 uint64_t Inode::error_seen_at_open() const noexcept {
   return error_told_ ? error_generation_ : error_generation_ - 1;
+}
+
+std::vector<std::shared_ptr<void>> Inode::take_waiters() {
+  std::vector<std::shared_ptr<void>> waiters;
+  for (auto* const list : {&commit_waiters, &cuts.waiting, &writing_waiters, &behind_end})
+    std::ranges::move(std::exchange(*list, {}), std::back_inserter(waiters));
+  for (Waiter& waiter : take_asking()) waiters.push_back(std::move(waiter.operation));
+  pieces_.take_waiters(waiters);
+  return waiters;
 }
 
 bool Inode::busy() const noexcept {

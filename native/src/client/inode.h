@@ -227,12 +227,15 @@ class Inode {
       false;  // kept by its directory's grant, not by Python: until its last handle is closed
   // With its first OPEN, which is not answered yet: the kernel's pages may be of before.
   bool is_fetching = false;
-  // A file whose READs are counted until its next close (whole_reads.h).
+  // A file whose READs are counted until its next close (prefetch/whole_small_files.h).
   bool is_probe = false;
   uint64_t probed_bytes = 0;
   bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it
   bool gone = false;     // out of the table: whoever still has it looks there again
   bool busy() const noexcept;
+  // Lanes have ended. An operation holds the inode that it waits for, so each that is left in a
+  // list here would keep both for ever. The caller lets go of what is returned without the mutex.
+  std::vector<std::shared_ptr<void>> take_waiters();
   bool watched = false;         // a lane looks after the age of its pieces
   bool sync_watched = false;    // a lane will sync it after a while
   uint64_t synced_stripes = 0;  // by that, of this file id, and not told to the metaserver

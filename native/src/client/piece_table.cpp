@@ -208,6 +208,14 @@ void PieceTable::wake(Actions& actions) {
   });
 }
 
+void PieceTable::take_waiters(std::vector<std::shared_ptr<void>>& waiters) {
+  for (Waiter& waiter : std::exchange(waiters_, {})) waiters.push_back(std::move(waiter.operation));
+  each_chunk(0, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
+    for (const PiecePtr& piece : pieces)
+      if (piece->waiter) waiters.push_back(std::exchange(piece->waiter, nullptr));
+  });
+}
+
 // ---- ends of WRITE calls ----
 
 void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Actions& actions) {

@@ -89,6 +89,8 @@ class PieceTable {
   bool is_settled(uint64_t sequence, uint64_t begin, uint64_t end) const;
   // The operation proceeds once is_settled(sequence, begin, end).
   void wait(std::shared_ptr<Operation> operation, uint64_t sequence, uint64_t begin, uint64_t end);
+  // Lanes have ended: whoever waits, for a piece or for all of them, will not proceed any more.
+  void take_waiters(std::vector<std::shared_ptr<void>>& waiters);
 
   // ---- ends of WRITE calls ----
   void acknowledged(const PiecePtr& piece, uint64_t incarnation, Actions& actions);

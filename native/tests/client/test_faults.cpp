@@ -479,6 +479,21 @@ TEST(Commits, FlushWaitsForTheCommitAndAFailedOneIsTriedAgain) {
   EXPECT_FALSE(rig.core->inode_written(Rig::kIno));
 }
 
+// The inode has a list of those who wait for its commit, and each of them holds the inode.
+TEST(Commits, WhoWaitsForOneWhenTheClientEndsIsLetGoOf) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.hold_commits(true);
+  rig.write(kFh, 0, pattern(100, 1));
+  rig.start_flush(kFh);
+  const uint64_t second = rig.start_flush(kFh);
+  EXPECT_FALSE(rig.replier.wait_for(second, 100));
+  const std::weak_ptr<Operation> waiting = rig.core->context().waiting().find(second);
+  ASSERT_FALSE(waiting.expired());
+  rig.core->stop(0);
+  EXPECT_TRUE(waiting.expired());
+}
+
 TEST(Commits, ReleaseOfADirtyInodeCommitsBeforeItsEvent) {
   Rig rig;
   rig.open(kFh, O_RDWR);

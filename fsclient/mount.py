@@ -50,7 +50,6 @@ from .meta.restoring import Held
 from .metrics import ClientMetrics, Run, run_without_metrics, traffic_of
 from .plan import (
     Plan,
-    announced_bytes_max,
     prefetches,
     rest_memory,
     set_prefetch,
@@ -238,7 +237,7 @@ class MountedClient:
             tasks.start_soon(
                 Reaper(datapath.io, self._handlers(operations, calls, files, data)).run
             )
-            tasks.start_soon(files.run, prefetches(options), announced_bytes_max(options))
+            tasks.start_soon(files.run, prefetches(options))
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)
             tasks.start_soon(self._watch_signals, signals, meta, operations)

@@ -18,7 +18,6 @@ WRITTEN_PART: Final = 8  # for bytes on their way to servers at most, and as muc
 WRITTEN_MIN: Final = 1 << 20
 READ_PART: Final = 4  # as many bytes of what is ready for writes are ready for reads besides
 AHEAD_PART: Final = 32
-SEQUENTIAL_PART: Final = 4  # of what may be read ahead: for sequential readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +42,21 @@ def prefetches(options: MountOptions) -> bool:
     return options.prefetch == "auto"
 
 
-def announced_bytes_max(options: MountOptions) -> int:
-    """Of files that programs announced and have not read yet."""
+def prefetched_bytes_max(options: MountOptions) -> int:
+    """The bytes that may lie in this process's memory before a program has asked for them."""
     bytes_max = min(options.read_mib << 20, memory_bytes() // AHEAD_PART)
     return bytes_max if prefetches(options) else 0
 
 
-def may_fetch_opened(options: MountOptions) -> bool:
+def may_fill_pages(options: MountOptions) -> bool:
     """Whether bytes may be put into the kernel's pages before a program asks for them: such pages
     count for this process's control group, not for the program's."""
     return prefetches(options) and not memory_is_limited()
 
 
 def set_prefetch(datapath: Datapath, options: MountOptions) -> None:
-    """What lanes may fetch, and have fetched, before a program asks."""
-    datapath.io.stream_limit(announced_bytes_max(options) // SEQUENTIAL_PART)
-    datapath.io.fetch_ahead(prefetches(options))
-    datapath.io.open_fetch(may_fetch_opened(options))
+    """Tells lanes what they may fetch before a program asks."""
+    datapath.io.prefetch(prefetched_bytes_max(options), may_fill_pages(options))
 
 
 async def rest_memory(datapath: Datapath, options: MountOptions) -> None:

@@ -40,10 +40,9 @@ class Announced:
         self._comes = trio.Event()
         self._is_on = False
 
-    async def run(self, bytes_max: int) -> None:
-        """Runs until cancelled. bytes_max: of files that lanes keep and nobody has read yet."""
-        self._lanes.io.announced_limit(bytes_max)
-        self._is_on = bytes_max > 0
+    async def run(self) -> None:
+        """Runs until it is cancelled. Nothing is announced before it runs."""
+        self._is_on = True
         while True:
             await self._comes.wait()
             self._comes = trio.Event()

@@ -85,15 +85,16 @@ class FileSystem:
         self.ahead.give_up = self.recalls.give_up
         self.inodes.tell_open = self.recalls.tell_open
 
-    async def run(self, open_ahead: bool, announced_max: int) -> None:
-        """Runs until cancelled what is no request. announced_max: bytes of announced files."""
+    async def run(self, prefetches: bool) -> None:
+        """Runs what goes on beside requests, until it is cancelled. prefetches: files may be opened
+        and read before a program asks for them."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.closer.run)
             nursery.start_soon(self.births.run)
             nursery.start_soon(self.locks.watch_descriptors)
-            if open_ahead:
+            if prefetches:
                 nursery.start_soon(self.ahead.run)
-                nursery.start_soon(self.announced.run, announced_max)
+                nursery.start_soon(self.announced.run)
 
     async def _tell(self, ino: int) -> None:
         """Commits or reports what only this client knows of the inode."""

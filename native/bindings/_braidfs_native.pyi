@@ -726,19 +726,10 @@ class IoPort:
         Before start(): a local cache in this directory. passthrough: half of it is for copies that the kernel reads (decision 0041). Raises ValueError with a sentence.
         """
 
-    def announced_limit(self, bytes_max: int) -> None:
-        """Bytes of announced files that may be kept unread."""
-
-    def fetch_ahead(self, on: bool) -> None:
+    def prefetch(self, bytes_max: int, fills_pages: bool) -> None:
         """
-        Storage servers may be told of small files that open_ahead() names (decision 0049).
+        How many bytes may lie in memory that were fetched before a program asked for them; 0, as in the beginning: nothing is fetched. fills_pages: small files may be put into the kernel's pages with their OPEN (decision 0059).
         """
-
-    def open_fetch(self, on: bool) -> None:
-        """OPENs of small files may wait for their bytes (decision 0045)."""
-
-    def stream_limit(self, bytes_max: int) -> None:
-        """Bytes that may be read ahead of sequential readers; 0: none."""
 
     def announce(self, inos: bytes, replaces: bool) -> int:
         """

@@ -109,19 +109,14 @@ void bind_reading_ahead(PortClass<IoPort>& type) {
            "Before start(): a local cache in this directory. passthrough: half of it is for copies "
            "that the kernel reads (decision 0041). Raises ValueError with a sentence.")
       .def(
-          "announced_limit",
-          [](Datapath& path, uint64_t bytes_max) { path.core().announced_limit(bytes_max); },
-          "bytes_max"_a, "Bytes of announced files that may be kept unread.")
-      .def(
-          "fetch_ahead", [](Datapath& path, bool on) { path.core().turn_fetch_ahead(on); }, "on"_a,
-          "Storage servers may be told of small files that open_ahead() names (decision 0049).")
-      .def(
-          "open_fetch", [](Datapath& path, bool on) { path.core().open_fetch(on); }, "on"_a,
-          "OPENs of small files may wait for their bytes (decision 0045).")
-      .def(
-          "stream_limit",
-          [](Datapath& path, uint64_t bytes_max) { path.core().stream_limit(bytes_max); },
-          "bytes_max"_a, "Bytes that may be read ahead of sequential readers; 0: none.")
+          "prefetch",
+          [](Datapath& path, uint64_t bytes_max, bool fills_pages) {
+            path.core().prefetch(bytes_max, fills_pages);
+          },
+          "bytes_max"_a, "fills_pages"_a,
+          "How many bytes may lie in memory that were fetched before a program asked for them; 0, "
+          "as in the beginning: nothing is fetched. fills_pages: small files may be put into the "
+          "kernel's pages with their OPEN (decision 0059).")
       .def("announce", &announce, "inos"_a, "replaces"_a,
            "These files (inode numbers of 8 bytes) are going to be read in this order. Returns how "
            "many are noted. Raises ValueError.");

@@ -9,7 +9,8 @@
 // | commits() | commits under way, and what is not durable |
 // | waiting(), events() | requests that wait, and what Python is told |
 // | inodes(), open_files() | inodes and handles, opening and closing |
-// | prefetched() | what is read before anybody asks |
+// | prefetcher() | what is read before anybody asks |
+// | local_cache() | what lies in files of this host, if there are to be any |
 //
 // Invariant: no part includes this header, and none knows lanes, operations or Core; so whoever has
 // a Context can reach no more than this. Core (core.h) owns it, and the lanes. Threads: ANY THREAD;
@@ -24,10 +25,11 @@
 #include "client/inodes.h"
 #include "client/kernel_replies.h"
 #include "client/leases.h"
+#include "client/local_cache.h"
 #include "client/memory_budget.h"
 #include "client/open_files.h"
 #include "client/operation.h"
-#include "client/prefetched.h"
+#include "client/prefetch/prefetcher.h"
 
 namespace braidfs::client {
 
@@ -65,7 +67,9 @@ class Context {
   const EventQueue& events() const noexcept { return events_; }
   Inodes& inodes() noexcept { return inodes_; }
   OpenFiles& open_files() noexcept { return open_files_; }
-  Prefetched& prefetched() noexcept { return prefetched_; }
+  prefetch::Prefetcher& prefetcher() noexcept { return prefetcher_; }
+  LocalCache* local_cache() noexcept { return local_cache_; }              // nullptr: there is none
+  void local_cache(LocalCache& cache) noexcept { local_cache_ = &cache; }  // before any request
   Lanes& lanes() noexcept { return lanes_; }  // lanes.h; none of the parts uses it
 
   bool is_stopping() const noexcept { return stopping_; }
@@ -82,7 +86,8 @@ class Context {
   KernelReplies kernel_{leases_};
   Inodes inodes_{commits_, leases_};
   OpenFiles open_files_{inodes_, commits_, leases_, events_};
-  Prefetched prefetched_;
+  prefetch::Prefetcher prefetcher_;
+  LocalCache* local_cache_ = nullptr;
   Lanes& lanes_;
   std::atomic<bool> stopping_ = false;
 };

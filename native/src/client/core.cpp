@@ -8,15 +8,15 @@
 #include <mutex>
 #include <thread>
 
-#include "client/announced_files.h"
 #include "client/copy.h"
 #include "client/cutting.h"
 #include "client/drain.h"
-#include "client/fetching.h"
 #include "client/opened_fetch.h"
 #include "client/pieces.h"
+#include "client/prefetching.h"
 #include "client/ranges.h"
 #include "client/read.h"
+#include "client/server_fetch.h"
 #include "client/write.h"
 
 namespace braidfs::client {
@@ -35,8 +35,8 @@ constexpr LaneDuties kDuties{.send_aged = send_aged,
 Core::Core(const CoreSettings& settings)
     : context_(settings, lanes_), lanes_(context_, settings.lane_count, kDuties) {
   context_.open_files().probe_closed([this](uint64_t bytes_read, uint64_t size) {
-    context_.prefetched().whole_reads().judge(bytes_read, size);
-    send_fetches();
+    context_.prefetcher().whole_small_files().probed(bytes_read, size);
+    tell_servers(context_);
   });
 }
 
@@ -50,6 +50,12 @@ void Core::stop(uint32_t deadline_ms) {
   while (!quiet() && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
   abort();
   lanes_.stop();
+  for (const InodePtr& inode : context_.inodes().all()) {
+    const auto waiters = [&] {
+      const std::scoped_lock lock(inode->mu());
+      return inode->take_waiters();
+    }();
+  }
   if (local_cache_) local_cache_->stop();
 }
 
@@ -76,7 +82,7 @@ bool Core::use_cache(const cache::StoreSettings& settings, std::string& reason) 
   std::vector<net::EventLoop*> loops;
   for (uint32_t index = 0; index < lanes_.count(); ++index) loops.push_back(&loop(index));
   local_cache_ = std::make_unique<LocalCache>(std::move(opened), loops);
-  context_.prefetched().local_cache(local_cache_.get());
+  context_.local_cache(*local_cache_);
   return true;
 }
 
@@ -166,10 +172,8 @@ void Core::release(fuse::LaneContext& at, const fuse::ReleaseRequest& request) {
   const HandlePtr handle = context_.open_files().take(request.fh);
   if (!handle) return context_.kernel().reply_error(request.head, 0);
   Inode& inode = *handle->inode;
-  Announced& announced = context_.prefetched().announced();
-  Streams& streams = context_.prefetched().streams();
-  if (announced.any()) announced.closed(inode.ino());
-  if (streams.any() && OpenFiles::is_last(inode)) streams.closed(inode.ino());
+  prefetch::Prefetcher& prefetcher = context_.prefetcher();
+  if (prefetcher.any()) prefetcher.closed(inode.ino(), OpenFiles::is_last(inode));
   DrainOperation::for_release(lanes_.at(at.index), request.head, handle);
 }
 
@@ -189,7 +193,7 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, const fuse::Ne
 }
 
 bool Core::fetch_opened(fuse::LaneContext& at, const fuse::RequestHead& head, uint64_t fh) {
-  if (!context_.prefetched().whole_reads().is_watching()) return false;
+  if (!context_.prefetcher().is_on()) return false;
   const HandlePtr handle = context_.open_files().find(fh);
   return handle && OpenedFetch::start(lanes_.at(at.index), handle, head);
 }
@@ -314,35 +318,20 @@ std::vector<std::pair<uint64_t, bool>> Core::inodes_lost() {
 // ---- what is read before anybody asks ----
 
 size_t Core::announce(std::span<const uint64_t> inos, bool replaces) {
-  const size_t count = context_.prefetched().announced().want(inos, replaces);
+  const size_t count = context_.prefetcher().announce(inos, replaces);
   lanes_.post([](Lane& at) { fetch_announced(at); });
   return count;
 }
 
 void Core::pause_fetching(bool paused) {
-  context_.prefetched().streams().pause(paused);
-  context_.prefetched().announced().pause(paused);
+  context_.prefetcher().pause(paused);
   if (!paused) announce({}, false);
 }
 
-uint64_t Core::fetching() {
-  Prefetched& prefetched = context_.prefetched();
-  return prefetched.announced().under_way() + prefetched.streams().under_way();
-}
-
-void Core::turn_fetch_ahead(bool on) noexcept {
-  context_.prefetched().fetch_ahead().turn(on);
-  context_.prefetched().whole_reads().watch(on);
-}
-
-void Core::fetch_ahead(const Attributes& attributes, const FileView& view) {
-  want_fetched(context_.prefetched(), attributes, view);
-}
-
-void Core::send_fetches() { client::send_fetches(context_); }
+uint64_t Core::fetching() { return context_.prefetcher().under_way(); }
 
 void Core::memory_is_short() {
-  context_.prefetched().let_go();
+  context_.prefetcher().let_go();
   memory().give_back();
 }
 
@@ -414,7 +403,6 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
   const uint64_t polls_paid = lanes_.sum([](Lane& lane) { return lane.loop().polls_paid(); });
   const MemoryBudget& memory = context_.memory();
   OpenFiles& open_files = context_.open_files();
-  Prefetched& prefetched = context_.prefetched();
   auto all = std::vector<std::pair<std::string, uint64_t>>{
       {"reads", sum(&LaneCounters::reads)},
       {"bytes_read", sum(&LaneCounters::bytes_read)},
@@ -439,9 +427,7 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
       {"inodes", context_.inodes().count()},
       {"handles", open_files.count()},
       {"logs_dropped", events().logs_dropped()}};
-  prefetched.announced().add_counters(all);
-  prefetched.fetch_ahead().add_counters(all);
-  prefetched.streams().add_counters(all);
+  context_.prefetcher().add_counters(all);
   return all;
 }
 

@@ -153,26 +153,15 @@ class Core final : public fuse::DataHandler {
   // The same for every inode; those that lost something, and whether it was more than durability.
   std::vector<std::pair<uint64_t, bool>> inodes_lost();
 
-  // ---- what is read before anybody asks (prefetched.h) ----
-  void announced_limit(uint64_t bytes_max) noexcept {
-    context_.prefetched().announced().limit(bytes_max);
+  // ---- what is read before anybody asks (prefetch/prefetcher.h) ----
+  void prefetch(uint64_t bytes_max, bool fills_pages) noexcept {
+    context_.prefetcher().limit(bytes_max, fills_pages);
   }
-  // These files, by inode number, are going to be read in this order (announced.h). Returns how
-  // many are noted.
+  // These files, by inode number, are going to be read in this order. Returns how many are noted.
   size_t announce(std::span<const uint64_t> inos, bool replaces);
   // Nothing more that nobody asked for is fetched, or again.
   void pause_fetching(bool paused);
   uint64_t fetching();
-  // Small files may be fetched as they are opened (whole_reads.h).
-  void open_fetch(bool on) noexcept { context_.prefetched().whole_reads().turn(on); }
-  // Servers may be told of files that are going to be read (fetch_ahead.h).
-  void turn_fetch_ahead(bool on) noexcept;
-  // This one is, like others of its directory; send_fetches() behind the last of them.
-  void fetch_ahead(const Attributes& attributes, const FileView& view);
-  void send_fetches();
-  void stream_limit(uint64_t bytes_max) noexcept {
-    context_.prefetched().streams().limit(bytes_max);
-  }
   // The machine's memory is short: what is kept for later goes.
   void memory_is_short();
 

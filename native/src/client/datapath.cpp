@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "client/server_fetch.h"
 #include "core/file_time.h"
 
 namespace braidfs::client {
@@ -116,9 +117,9 @@ std::string Datapath::open_ahead(const AheadPage& page) {
     taken[at] = '\1';
     children().put(page.parent, record, page.layouts[at], capability);
     if (page.has_names) dentries().learn(page.parent, page.names[at], decoded->ino);
-    core_.fetch_ahead(*decoded, *view);
+    want_in_server_caches(core_.context(), *decoded, *view);
   }
-  core_.send_fetches();
+  tell_servers(core_.context());
   return taken;
 }
 

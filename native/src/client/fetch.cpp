@@ -94,6 +94,19 @@ bool Fetch::take_buffer(Context& context) {
   return static_cast<bool>(buffer_);
 }
 
+bool Fetch::take_parts(Context& context, const prefetch::Parts& parts) {
+  const prefetch::Part& first = parts.front();
+  if (first.from == 0 && first.length == length_ && first.buffer.use_count() == 1) {
+    buffer_ = std::move(*first.buffer);
+    buffer_.move_to(Buffer::Account::kRead);
+    return true;
+  }
+  if (!take_buffer(context)) return false;
+  std::byte* place = buffer_.span().data();
+  for (const prefetch::Part& part : parts) place = std::ranges::copy(part.span(), place).out;
+  return true;
+}
+
 void Fetch::ask(Lane& lane) {
   if (lies_inline()) return answer_inline(lane);
   if (!ask_cache(lane)) ask_targets(lane);
@@ -112,7 +125,7 @@ void Fetch::answer_inline(Lane& lane) {
 
 // Once. True: the local cache has it all, and is asked.
 bool Fetch::ask_cache(Lane& lane) {
-  LocalCache* const cache = lane.context().prefetched().local_cache();
+  LocalCache* const cache = lane.context().local_cache();
   if (cache == nullptr || stamp_ == 0 || std::exchange(asked_cache_, true)) return false;
   const auto done = [this, &lane, user = user_.shared_from_this()](bool found) {
     if (!found) return ask_targets(lane);
@@ -188,7 +201,7 @@ bool Fetch::is_current(Context& context) {
 }
 
 void Fetch::offer_to_cache(Context& context) {
-  LocalCache* const cache = context.prefetched().local_cache();
+  LocalCache* const cache = context.local_cache();
   if (cache == nullptr || is_kept_ || !is_current(context)) return;
   cache->keep(extent(), std::move(buffer_));
 }

@@ -63,6 +63,8 @@ class Fetch final : public CallOwner {
 
   // False: there is no memory for it.
   bool take_buffer(Context& context);
+  // Its bytes are in these parts, as if it had asked for them. False: there is no memory for them.
+  bool take_parts(Context& context, const prefetch::Parts& parts);
   // Has its view and a buffer. fetched() follows, or begin_again().
   void ask(Lane& lane);
   void call_done(Lane& lane, Call& call) override;

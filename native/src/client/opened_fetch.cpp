@@ -4,31 +4,31 @@
 #include <mutex>
 #include <utility>
 
-#include "client/announced_files.h"
+#include "client/prefetching.h"
 
 namespace braidfs::client {
 
 namespace {
 
-// False also of a probe, which is left as ever (whole_reads.h).
-bool is_to_be_fetched(WholeReads& whole_reads, Inode& inode, uint64_t& size) {
+// False also of a probe, which is left as it is (prefetch/whole_small_files.h).
+bool is_to_be_fetched(prefetch::WholeSmallFiles& whole_small_files, Inode& inode, uint64_t& size) {
+  using prefetch::Sink;
   const std::scoped_lock lock(inode.mu());
   size = inode.size();
-  const bool is_small = size > 0 && size <= Announced::kFileMax;
-  if (inode.handles != 1 || !is_small) return false;
-  if (!whole_reads.fetches()) {
+  const auto sink = inode.handles == 1 ? whole_small_files.opened(size) : Sink::kNone;
+  if (sink == Sink::kProbe) {
     inode.is_probe = true;
     inode.probed_bytes = 0;
-    return false;
   }
-  return inode.is_fetching = true;
+  if (sink == Sink::kKernelPages) inode.is_fetching = true;
+  return sink == Sink::kKernelPages;
 }
 
 }  // namespace
 
 bool OpenedFetch::start(Lane& lane, const HandlePtr& handle, const fuse::RequestHead& head) {
   uint64_t size = 0;
-  if (!is_to_be_fetched(lane.context().prefetched().whole_reads(), *handle->inode, size))
+  if (!is_to_be_fetched(lane.context().prefetcher().whole_small_files(), *handle->inode, size))
     return false;
   const auto self = lane.opened_fetches().take();
   self->rearm(head);
@@ -51,17 +51,28 @@ void OpenedFetch::proceed(Lane& lane) {
   if (fetch_.error() != 0) return fetched(lane, fetch_.error());
   if (fetch_.length() == 0 || fetch_.stamp() == 0) return fetched(lane, 0);
   about_to_wait(lane);
-  if (!fetch_.take_buffer(lane.context())) return fetched(lane, ENOMEM);
-  switch (fetch_.lies_inline() ? Announced::Found::kNo
-                               : find_announced(lane, fetch_, shared_from_this())) {
-    case Announced::Found::kNo:
-      return fetch_.ask(lane);
-    case Announced::Found::kWait:
+  prefetch::Parts parts;
+  switch (ask_prefetcher(lane, parts)) {
+    case prefetch::Found::kNo:
+      return fetch_.take_buffer(lane.context()) ? fetch_.ask(lane) : fetched(lane, ENOMEM);
+    case prefetch::Found::kWait:
       return;
-    case Announced::Found::kYes:
-      fetched(lane, 0);
+    case prefetch::Found::kYes:
+      fetched(lane, fetch_.take_parts(lane.context(), parts) ? 0 : ENOMEM);
       fetch_announced(lane);
   }
+}
+
+prefetch::Found OpenedFetch::ask_prefetcher(Lane& lane, prefetch::Parts& parts) {
+  prefetch::Prefetcher& prefetcher = lane.context().prefetcher();
+  const prefetch::Prefetcher::Reading reading{.extent = fetch_.extent(),
+                                              .whom = prefetch::For::kPages,
+                                              .only_looks = true,
+                                              .now = lane.loop().now()};
+  if (fetch_.lies_inline() || !prefetcher.watches(reading.extent, reading.whom))
+    return prefetch::Found::kNo;
+  prefetch::Extents none;
+  return prefetcher.read(reading, parts, shared_from_this(), none);
 }
 
 void OpenedFetch::fetched(Lane& lane, int error) {

@@ -23,6 +23,8 @@ class OpenedFetch final : public FetchUser {
   bool is_read() const noexcept override { return true; }
 
  private:
+  prefetch::Found ask_prefetcher(Lane& lane, prefetch::Parts& parts);
+
   Fetch fetch_{*this};
   uint64_t fh_ = 0;  // the kernel is not told of this handle yet
   bool registered_ = false;

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "client/announced_files.h"
+#include "client/prefetching.h"
 
 namespace braidfs::client {
 
@@ -17,7 +17,7 @@ void ReadOperation::start(Lane& lane, const Handle& handle, const fuse::ReadRequ
   read.closes_ = request.closes ? request.fh : 0;
   read.request_ = read.eof_read_ = 0;
   read.ends_ = 0;
-  read.registered_ = read.asked_streams_ = false;
+  read.registered_ = read.asked_prefetcher_ = false;
   read.fills_pages_ = (request.read_flags & fuse::kReadLockOwner) == 0;
   read.proceed(lane);
 }
@@ -28,10 +28,10 @@ void ReadOperation::proceed(Lane& lane) {
   if (fetch_.error() != 0) return answer(lane, fetch_.error());
   if (fetch_.length() == 0) return answer(lane, 0);
   about_to_wait(lane);
-  Ahead ahead;
-  if (!ask_streams(lane, ahead)) ask_others(lane);
-  for (const Streams::Piece& piece : ahead.pieces)
-    EarlyFetch::start(lane, {ahead.inode, piece.offset, piece.length}, piece_came);
+  const InodePtr inode = fetch_.inode();  // it may be answered before what it wants is begun
+  prefetch::Extents wanted;
+  if (!ask_prefetcher(lane, wanted)) ask_sources(lane);
+  fetch_extents(lane, inode, wanted);
 }
 
 void ReadOperation::begin_again(Lane& lane) {
@@ -149,47 +149,34 @@ bool ReadOperation::waits(Lane& lane) {
   return true;
 }
 
-bool ReadOperation::ask_streams(Lane& lane, Ahead& ahead) {
-  Streams& streams = lane.context().prefetched().streams();
+// True: it was answered, or proceed() will be called. What it wants may be begun behind that.
+bool ReadOperation::ask_prefetcher(Lane& lane, prefetch::Extents& wanted) {
+  using prefetch::For;
+  using prefetch::Found;
+  prefetch::Prefetcher& prefetcher = lane.context().prefetcher();
   const CachedExtent extent = fetch_.extent();
-  const auto whom = fills_pages_ ? Streams::For::kPages : Streams::For::kProgram;
-  if (!streams.may_be_of(extent, whom)) return false;
-  ahead.inode = fetch_.inode();  // before anybody may proceed with it
-  const bool asks_again = std::exchange(asked_streams_, true);
-  const auto found = streams.read(extent, asks_again ? Streams::For::kAgain : whom, parts_,
-                                  shared_from_this(), ahead.pieces, lane.loop().now());
-  if (found == Streams::Found::kYes) answer(lane, 0);
-  return found != Streams::Found::kNo;
-}
-
-bool ReadOperation::ask_announced(Lane& lane) {
-  const auto found = find_announced(lane, fetch_, shared_from_this());
-  if (found != Announced::Found::kYes) return found == Announced::Found::kWait;
+  const auto whom = fills_pages_ ? For::kPages : For::kProgram;
+  if (fetch_.lies_inline() || !prefetcher.watches(extent, whom)) return false;
+  const bool only_looks = std::exchange(asked_prefetcher_, true);
+  const auto found = prefetcher.read({extent, whom, only_looks, lane.loop().now()}, parts_,
+                                     shared_from_this(), wanted);
+  if (found != Found::kYes) return found == Found::kWait;
   answer(lane, 0);
   fetch_announced(lane);
   return true;
 }
 
-void ReadOperation::ask_others(Lane& lane) {
+void ReadOperation::ask_sources(Lane& lane) {
   if (!fetch_.take_buffer(lane.context())) return lane.when_room(shared_from_this());
-  if (fetch_.lies_inline() || !ask_announced(lane)) fetch_.ask(lane);
+  fetch_.ask(lane);
 }
 
 // ---- the answer ----
 
 // What the local cache is to keep lies in one buffer. False: there is no memory for that.
 bool ReadOperation::in_one_buffer(Lane& lane) {
-  if (parts_.empty() || lane.context().prefetched().local_cache() == nullptr) return true;
-  const Streams::Part& first = parts_.front();
-  if (first.from == 0 && first.length == fetch_.length() && first.buffer.use_count() == 1) {
-    fetch_.buffer() = std::move(*first.buffer);
-    fetch_.buffer().move_to(Buffer::Account::kRead);
-    return true;
-  }
-  if (!fetch_.take_buffer(lane.context())) return false;
-  std::byte* place = fetch_.buffer().span().data();
-  for (const auto& part : parts_) place = std::ranges::copy(part.span(), place).out;
-  return true;
+  if (parts_.empty() || lane.context().local_cache() == nullptr) return true;
+  return fetch_.take_parts(lane.context(), parts_);
 }
 
 void ReadOperation::reply(Context& context) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "client/fetch.h"
-#include "client/streams.h"
+#include "client/prefetch/extents.h"
 
 namespace braidfs::client {
 
@@ -34,13 +34,8 @@ class ReadOperation final : public FetchUser {
   bool ask_for_lease(Lane& lane);
   bool waits(Lane& lane);
   bool waits_for_end(Lane& lane);
-  struct Ahead {
-    InodePtr inode{};
-    std::vector<Streams::Piece> pieces{};
-  };
-  bool ask_streams(Lane& lane, Ahead& ahead);
-  bool ask_announced(Lane& lane);
-  void ask_others(Lane& lane);
+  bool ask_prefetcher(Lane& lane, prefetch::Extents& wanted);
+  void ask_sources(Lane& lane);
 
   // All LOCKED inode.
   void begin_near_end(const Leases& leases);
@@ -57,15 +52,15 @@ class ReadOperation final : public FetchUser {
   uint64_t end() const noexcept { return fetch_.offset() + fetch_.size(); }
 
   Fetch fetch_{*this};
-  Streams::Parts parts_;  // what it is answered from instead of the Fetch's buffer
-  uint64_t closes_ = 0;   // the handle that ends with it; 0: none
-  uint64_t request_ = 0;  // the lease request whose answer suffices; 0: none was made
+  prefetch::Parts parts_;  // what it is answered from instead of the Fetch's buffer
+  uint64_t closes_ = 0;    // the handle that ends with it; 0: none
+  uint64_t request_ = 0;   // the lease request whose answer suffices; 0: none was made
   uint32_t ends_ = 0;
   uint64_t eof_read_ = 0;  // its number in fuse/eof_pages.h, when that is done without a lease
   bool registered_ = false;
   bool fills_pages_ = false;  // of the kernel's
   bool near_end_ = false;     // it is in Inode::near_end
-  bool asked_streams_ = false;
+  bool asked_prefetcher_ = false;
 };
 
 }  // namespace braidfs::client

@@ -1,8 +1,7 @@
-// Small files that are fetched as they are opened (client/whole_reads.h, Core::fetch_opened).
+// Small files that are fetched as they are opened (client/opened_fetch.h).
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include "client/whole_reads.h"
 #include "rig.h"
 
 namespace braidfs::client::rig {
@@ -10,42 +9,13 @@ namespace {
 
 constexpr uint64_t kIno = Rig::kIno;
 constexpr size_t kSize = 200'000;
-
-TEST(WholeReads, NothingIsFetchedBeforeFilesAreReadWhole) {
-  WholeReads reads;
-  reads.judge(10, 10);
-  EXPECT_FALSE(reads.fetches()) << "off in the beginning";
-  reads.turn(true);
-  for (int count = 1; count < WholeReads::kScoreEnough; ++count) {
-    EXPECT_FALSE(reads.fetches());
-    reads.judge(4096, 4000);  // READs are of whole pages
-  }
-  EXPECT_TRUE(reads.fetches() || reads.fetches());
-}
-
-TEST(WholeReads, OneOfManyIsLeftToBeSeen) {
-  WholeReads reads;
-  reads.turn(true);
-  for (int count = 0; count < WholeReads::kScoreMax; ++count) reads.judge(10, 10);
-  uint32_t probes = 0;
-  for (uint32_t open = 0; open < 4 * WholeReads::kProbeEvery; ++open)
-    probes += reads.fetches() ? 0 : 1;
-  EXPECT_EQ(probes, 4u);
-}
-
-TEST(WholeReads, FilesThatAreNotReadWholeEndIt) {
-  WholeReads reads;
-  reads.turn(true);
-  for (int count = 0; count < 10 * WholeReads::kScoreMax; ++count) reads.judge(10, 10);
-  for (int count = 0; count < 3; ++count) reads.judge(7, 10);
-  EXPECT_FALSE(reads.fetches() || reads.fetches());
-}
+using prefetch::WholeSmallFiles;
 
 class OpenedFile : public ::testing::Test {
  protected:
   OpenedFile() {
     rig_.store_and_forget(content_);
-    rig_.core->open_fetch(true);
+    rig_.core->prefetch(64u << 20, true);
   }
   ~OpenedFile() override { rig_.core->stop(0); }
 
@@ -55,7 +25,7 @@ class OpenedFile : public ::testing::Test {
   }
   // Until files are taken for such that are read whole.
   void convince() {
-    for (uint64_t fh = 1000; fh <= 1000 + WholeReads::kScoreEnough;
+    for (uint64_t fh = 1000; fh <= 1000 + WholeSmallFiles::kScoreEnough;
          ++fh) {  // the last one by its turn
       open(fh);
       ASSERT_EQ(rig_.start_fetch(fh), 0u);
@@ -171,14 +141,14 @@ TEST_F(OpenedFile, IsLeftAloneWhenItIsLargeOrOpenAlready) {
   EXPECT_EQ(rig_.release(kOwn), 0);
   EXPECT_EQ(rig_.release(kOwn + 1), 0);
   EXPECT_TRUE(rig_.forgets_inodes());
-  ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(Announced::kFileMax + 1, 2), rig_.layout(),
-                                      rig_.capability(), kOwn, O_RDONLY));
+  ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(prefetch::Policy::kSmallFileMax + 1, 2),
+                                      rig_.layout(), rig_.capability(), kOwn, O_RDONLY));
   EXPECT_EQ(rig_.start_fetch(kOwn), 0u);
 }
 
 TEST_F(OpenedFile, OfAProgramThatReadsBeginningsAloneIsNotFetched) {
   convince();
-  for (uint64_t fh = 2000; fh < 2000 + 2 * WholeReads::kProbeEvery; ++fh) {
+  for (uint64_t fh = 2000; fh < 2000 + 2 * WholeSmallFiles::kProbeEvery; ++fh) {
     open(fh);
     const uint64_t unique = rig_.start_fetch(fh);
     if (unique != 0) {

@@ -116,7 +116,6 @@ class FakeLanes:
     spared: Set[int] = frozenset()  # inodes that were created a moment ago and are open
     told_births: Sequence[int] = ()
     announced: Sequence[int] = ()
-    announced_max = 0
 
     set_ids: frozenset[tuple[int, int, int]] = frozenset()  # these are inodes, modes and groups
     barriers = 0  # the count of barriers of the notifier
@@ -358,9 +357,6 @@ class FakeLanes:
                 if has_names:
                     self.dentries[parent, name] = ino
         return wanted
-
-    def announced_limit(self, bytes_max: int) -> None:
-        self.announced_max = bytes_max
 
     def announce(self, inos: bytes, replaces: bool) -> int:
         before = [] if replaces else self.announced

@@ -43,9 +43,9 @@ def test_what_is_no_announcement_is_refused(given: bytes) -> None:
 
 class Announcing(Reading):
     @asynccontextmanager
-    async def announcing(self, bytes_max: int = 1 << 20) -> AsyncIterator[None]:
+    async def announcing(self) -> AsyncIterator[None]:
         async with self.running(), trio.open_nursery() as nursery:
-            nursery.start_soon(self.fs.announced.run, bytes_max)
+            nursery.start_soon(self.fs.announced.run)
             await trio.testing.wait_all_tasks_blocked()
             yield
             nursery.cancel_scope.cancel()
@@ -58,8 +58,7 @@ class Announcing(Reading):
 
 async def test_their_directory_is_granted_first_and_once() -> None:
     world = Announcing()
-    async with world.announcing(5 << 20):
-        assert world.lanes.announced_max == 5 << 20
+    async with world.announcing():
         wanted = world.inos[3:6]
         assert await world.announce(*wanted) == 3
         assert world.granted == set(world.inos)
@@ -103,6 +102,3 @@ async def test_it_can_be_off() -> None:
     with pytest.raises(FsError) as refused:
         await world.announce(*world.inos)
     assert refused.value.status is Status.EOPNOTSUPP
-    async with world.announcing(0):
-        with pytest.raises(FsError):
-            await world.announce(*world.inos)

@@ -99,10 +99,10 @@ def test_what_a_limit_is(text: str, limit: int | None) -> None:
 
 
 def test_opens_fetch_nothing_where_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not plan.may_fetch_opened(MountOptions(prefetch="off"))
+    assert not plan.may_fill_pages(MountOptions(prefetch="off"))
     for limited in (True, False):
         monkeypatch.setattr(plan, "memory_is_limited", lambda limited=limited: limited)
-        assert plan.may_fetch_opened(MountOptions()) == (not limited)
+        assert plan.may_fill_pages(MountOptions()) == (not limited)
 
 
 def test_a_group_is_limited_by_any_of_its_files(
@@ -126,6 +126,6 @@ def test_budgets_are_parts_of_what_the_group_may_have(monkeypatch: pytest.Monkey
     monkeypatch.setattr(machine, "memory_limits", lambda: [1 << 60, 64 << 20])
     assert memory_bytes() == 64 << 20 < whole
     assert plan.written_bytes_max(256) == 8 << 20 and plan.written_bytes_max(4) == 4 << 20
-    assert plan.announced_bytes_max(MountOptions()) == 2 << 20
+    assert plan.prefetched_bytes_max(MountOptions()) == 2 << 20
     monkeypatch.setattr(machine, "memory_limits", lambda: [1000])
     assert plan.written_bytes_max(256) == 1 << 20, "less would stop every writer"

@@ -42,7 +42,7 @@ void AnnouncedOrder::given(uint64_t ino, Table& table) {
 void AnnouncedOrder::closed(uint64_t ino, bool /*is_last*/, Table& table) {
   const auto known = places_.find(ino);
   if (known == places_.end() || !table.has(ino) || table.is_under_way(ino)) return;
-  table.drop(ino);
+  table.drop(share_, ino);
   drop_behind(known->second, table);
 }
 
@@ -59,7 +59,7 @@ void AnnouncedOrder::drop_behind(uint64_t turn, Table& table) {
     const bool is_known = known != places_.end() && known->second == place;
     if (is_known && table.has(ino)) {
       if (table.is_under_way(ino) || place + kBehindMax >= turn) return;
-      table.drop(ino);
+      table.drop(share_, ino);
     }
     if (is_known) places_.erase(known);
     order_.pop_front();

@@ -17,7 +17,7 @@ void PageHistory::read(Plan& plan, For /*whom*/) {
 void PageHistory::closed(uint64_t ino, bool is_last, Table& table) {
   if (!is_last) return;
   files_.drop(ino);
-  table.drop(ino);
+  table.drop(share_, ino);
 }
 
 void PageHistory::want_windows(Plan& plan, const FileHistory::Windows& windows) const {

@@ -31,6 +31,7 @@ bool Prefetcher::expire(Clock::time_point now) {
   const std::scoped_lock lock(mu_);
   bool is_left = table_.expire(now);
   for (Policy* const policy : policies_) is_left |= policy->expire(table_, now);
+  if (!is_left) has_timer_ = false;  // under the mutex: whoever adds something behind this takes it
   return is_left;
 }
 
@@ -52,10 +53,10 @@ Found Prefetcher::read(const Reading& reading, Parts& parts, const Waiter& reade
   const std::scoped_lock lock(mu_);
   Extents* const begun = is_paused_ ? nullptr : &wanted;
   const auto found =
-      table_.read(extent, parts, reader, reading.is_again ? nullptr : begun, reading.now);
+      table_.read(extent, parts, reader, reading.only_looks ? nullptr : begun, reading.now);
   Plan plan(table_, extent, begun, reading.now);
   for (Policy* const policy : policies_) {
-    if (!reading.is_again && policy->watches(extent, reading.whom))
+    if (!reading.only_looks && policy->watches(extent, reading.whom))
       policy->read(plan, reading.whom);
     if (found == Found::kYes) policy->given(extent.ino, table_);
   }

@@ -11,9 +11,8 @@
 // leased and the stamp is the one asked for. Threads: ANY THREAD; the table and the policies are
 // guarded by mu_, a leaf. A READ that no policy watches, and an OPEN, take no lock.
 //
-// Lanes do not use it yet: prefetched.h has the tables of announced files and of sequential
-// readers that it replaces. Not here: the operations that fetch (early_fetch.h, fetching.h), the
-// local cache (local_cache.h).
+// Not here: who fetches (prefetching.h, early_fetch.h, opened_fetch.h, server_fetch.h), the local
+// cache (local_cache.h).
 #pragma once
 #include <array>
 #include <atomic>
@@ -52,11 +51,10 @@ class Prefetcher {
   uint64_t bytes() const;
   // The machine's memory is short: all that is here goes.
   void let_go();
-  // Lets go of what nobody reads. True: something is left, and a timer is to call this again.
-  bool expire(Clock::time_point now);
-  // True for one caller, who then runs that timer until expire() says false.
+  // True for one caller, who then calls expire() every kExpireEvery until that says false.
   bool takes_timer() noexcept { return !has_timer_.exchange(true); }
-  void timer_ended() noexcept { has_timer_ = false; }
+  // Lets go of what nobody reads. False: nothing is left, and the timer may end.
+  bool expire(Clock::time_point now);
   void add_counters(std::vector<std::pair<std::string, uint64_t>>& all) const;
 
   // ---- READs ----
@@ -64,7 +62,7 @@ class Prefetcher {
   struct Reading {
     CachedExtent extent{};
     For whom = For::kProgram;
-    bool is_again = false;  // the same READ asks once more, after it has waited
+    bool only_looks = false;  // nothing is begun: the same READ asks once more, or it is an OPEN
     Clock::time_point now{};
   };
   // One that is watched. kYes: `parts` are it. kWait: `reader` proceeds when more has come.

@@ -13,7 +13,7 @@ void Sequential::read(Plan& plan, For /*whom*/) {
 void Sequential::closed(uint64_t ino, bool is_last, Table& table) {
   if (!is_last) return;
   files_.drop(ino);
-  table.drop(ino);
+  table.drop(share_, ino);
 }
 
 // Whether the READ is of that run, which is as far as this READ then.

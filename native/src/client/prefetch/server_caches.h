@@ -6,7 +6,7 @@
 // target without room is left alone for kRest, one whose server does not know FETCH (and hangs up)
 // for kUnknownRest, and what waited for it is forgotten: nothing depends on it. Invariant: of each
 // target at most one batch is taken and not ended. Threads: ANY THREAD, guarded by mu_. Not here:
-// the requests (fetch_request.h), what servers do with them (server/fetcher.h).
+// the requests (server_fetch.h), what servers do with them (server/fetcher.h).
 #pragma once
 #include <atomic>
 #include <chrono>

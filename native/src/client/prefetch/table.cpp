@@ -264,19 +264,21 @@ Table::Entries::iterator Table::drop(File& file, Entries::iterator entry) {
   return erase(file, entry);
 }
 
-void Table::drop_idle(File& file) {
-  for (auto entry = file.entries.begin(); entry != file.entries.end();)
-    entry = entry->second.under_way ? std::next(entry) : drop(file, entry);
+void Table::drop_idle(File& file, const Share* share) {
+  for (auto entry = file.entries.begin(); entry != file.entries.end();) {
+    const bool is_of = share == nullptr || entry->second.share == share;
+    entry = entry->second.under_way || !is_of ? std::next(entry) : drop(file, entry);
+  }
 }
 
 void Table::forget_if_empty(Files::iterator file) {
   if (file->second.entries.empty()) files_.erase(file);
 }
 
-void Table::drop(uint64_t ino) {
+void Table::drop(const Share& share, uint64_t ino) {
   const auto file = files_.find(ino);
   if (file == files_.end()) return;
-  drop_idle(file->second);
+  drop_idle(file->second, &share);
   forget_if_empty(file);
 }
 

@@ -118,8 +118,8 @@ class Table {
   Waiters fetched(const CachedExtent& extent, Buffer bytes, Clock::time_point now);
   Waiters missed(uint64_t ino, uint64_t offset);
 
-  // Of one file, of all files: what is here goes; what is under way does not.
-  void drop(uint64_t ino);
+  // Of one share and file, of all files: what is here goes; what is under way does not.
+  void drop(const Share& share, uint64_t ino);
   void let_go();
   // What is too old goes. True: some entries are left.
   bool expire(Clock::time_point now);
@@ -157,7 +157,7 @@ class Table {
   void recharge(Entry& entry, uint32_t bytes) noexcept;
   Entries::iterator erase(File& file, Entries::iterator entry);
   Entries::iterator drop(File& file, Entries::iterator entry);
-  void drop_idle(File& file);
+  void drop_idle(File& file, const Share* share = nullptr);  // nullptr: of all
   void drop_other_versions(File& file, const CachedExtent& extent);
   static Found cover(File& file, const CachedExtent& extent, const Waiter& reader);
   void give(File& file, const CachedExtent& extent, Parts* parts);

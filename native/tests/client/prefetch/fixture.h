@@ -25,11 +25,11 @@ class PrefetcherTest : public ::testing::Test {
 
   PrefetcherTest() { prefetcher_.limit(kLimit, true); }
 
-  Found read_extent(const CachedExtent& extent, bool is_again = false) {
+  Found read_extent(const CachedExtent& extent, bool only_looks = false) {
     wanted_.clear();
     parts_.clear();
     if (!prefetcher_.watches(extent, whom_)) return Found::kNo;
-    return prefetcher_.read({extent, whom_, is_again, now_}, parts_, nullptr, wanted_);
+    return prefetcher_.read({extent, whom_, only_looks, now_}, parts_, nullptr, wanted_);
   }
   Found read_at(uint64_t offset, uint32_t length, uint64_t stamp = kStamp, uint64_t ino = kIno) {
     return read_extent({ino, stamp, kFileSize, offset, length});

@@ -183,7 +183,9 @@ TEST_F(TableTest, AnEntryGoesAfterItsLifetime) {
 TEST_F(TableTest, WhatIsHereGoesWhenItIsDropped) {
   have(0);
   ASSERT_TRUE(begin(kPart, 2 * kPart));
-  table_.drop(kIno);
+  table_.drop(other_, kIno);
+  EXPECT_GT(kept(), 0u) << "of another share";
+  table_.drop(share_, kIno);
   EXPECT_EQ(kept(), 0u);
   EXPECT_TRUE(table_.has(kIno));
   fetch(kPart);
@@ -191,7 +193,7 @@ TEST_F(TableTest, WhatIsHereGoesWhenItIsDropped) {
   table_.let_go();
   EXPECT_EQ(kept(), 0u);
   EXPECT_FALSE(table_.has(kIno));
-  table_.drop(kIno);
+  table_.drop(share_, kIno);
 }
 
 TEST_F(TableTest, ABufferThatWasGivenOutlivesItsEntry) {

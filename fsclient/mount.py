@@ -48,13 +48,7 @@ from .local_cache import open_cache
 from .meta.client import Events, MetaClient
 from .meta.restoring import Held
 from .metrics import ClientMetrics, Run, run_without_metrics, traffic_of
-from .plan import (
-    Plan,
-    prefetches,
-    rest_memory,
-    set_prefetch,
-    written_bytes_max,
-)
+from .plan import Plan, prefetches, rest_memory, set_prefetch, written_bytes_max
 from .reaper import Handlers, Reaper
 from .survival import Survival, Told
 

@@ -15,7 +15,7 @@ import trio
 
 from fscommon.auth.handshake import KeyRing
 from fscommon.auth.key import client_secret, load_key
-from fscommon.errors import ConfigError, ProtocolError, RangeError
+from fscommon.errors import ConfigError, ProtocolError, RangeError, TransportError
 from fscommon.limits import UNREAD_BYTES_MAX
 from fscommon.net.address import parse_address
 from fscommon.net.serve import Peer, serve
@@ -42,6 +42,7 @@ from metaserver.page.history import SAMPLE_S
 from metaserver.page.source import PageSource
 from metaserver.peers import Peers
 from metaserver.reaper import Reaper
+from metaserver.sessions import SYSTEM_SESSION
 from metaserver.storage import StorageCalls
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Store
@@ -169,6 +170,13 @@ class Metaserver:
                 self._peers.began(connection)
                 await self._receive(connection, stream)
                 tasks.cancel_scope.cancel()
+        except* TransportError:
+            # A client that has closed its session leaves, whatever is still on its way to it.
+            session = SessionId(peer.session)
+            if connection is not None and connection.session != SYSTEM_SESSION:
+                session = connection.session
+            if session == SYSTEM_SESSION or session in self.engine.sessions:
+                raise
         finally:
             gauge.dec()
             if connection is not None:

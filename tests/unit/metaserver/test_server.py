@@ -4,7 +4,7 @@ calls.
 
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +14,16 @@ import trio
 import trio.testing
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import FsError, Status
+from fscommon.errors import FsError, Status, TransportError
 from fscommon.layout.attributes import unpack_attributes
-from fscommon.net.memory import MemoryTransport
+from fscommon.net.memory import MemoryStream, MemoryTransport
 from fscommon.net.serve import Peer, serve
-from fscommon.net.stream import FrameStream
+from fscommon.net.stream import FrameStream, connect
 from fscommon.net.tls import CERTIFICATE_METRIC, TlsTransport
 from fscommon.observe.metrics import Metrics
 from fscommon.rpc.caller import Caller as RpcCaller
 from fscommon.rpc.caller import open_caller
+from fscommon.wire.codec import encode
 from fscommon.wire.frame import encode_frame
 from fscommon.wire.header import FLAG_REPLY
 from fscommon.wire.messages import (
@@ -44,6 +45,7 @@ from metaserver.records import all_of
 from metaserver.server import Metaserver
 from metaserver.store.memory import MemoryStore
 from tests.cluster.certificates import Certificates
+from tests.unit.waiting import eventually
 
 from .bench import ROOT, USER
 
@@ -132,6 +134,42 @@ async def running(store: MemoryStore, **settings: float) -> AsyncIterator[Runnin
         yield running
         stopping.set()
         nursery.cancel_scope.cancel()
+
+
+def _received_or_reset(
+    receive: Callable[[MemoryStream], Awaitable[bytes]],
+) -> Callable[[MemoryStream], Awaitable[bytes]]:
+    async def receive_or_fail(stream: MemoryStream) -> bytes:
+        received = await receive(stream)
+        if not received:
+            raise TransportError("Connection reset by peer")
+        return received
+
+    return receive_or_fail
+
+
+@pytest.mark.parametrize("closes_first", [True, False])
+async def test_who_has_closed_its_session_may_leave(
+    closes_first: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A socket that is closed with something unread is reset. Of a client that did not close its
+    session first the log says so."""
+    async with running(MemoryStore()) as metaserver:
+        hello = HelloFields("meta", "test")
+        stream = await connect(
+            META, key=KEY, hello=hello, timeout_s=5, transport=metaserver.transport
+        )
+        opening = encode(SessionOpen(0, "test", (), 0))
+        await stream.send(encode_frame(Op.SESSION_OPEN, request_id=1, body=opening))
+        assert await stream.receive_batch()
+        last = Op.SESSION_CLOSE if closes_first else Op.BARRIER
+        await stream.send(encode_frame(last, request_id=2, body=encode(Empty())))
+        monkeypatch.setattr(MemoryStream, "receive", _received_or_reset(MemoryStream.receive))
+        await stream.aclose()
+        await eventually(lambda: len(metaserver.server.engine.sessions) == (not closes_first))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+    said = [one for one in caplog.records if "connection ended" in one.getMessage()]
+    assert len(said) == (0 if closes_first else 1)
 
 
 async def test_the_end_of_its_certificate_is_a_metric(certificates: Certificates) -> None:

@@ -1,8 +1,8 @@
-"""What a run has finished, in a file, so that the same command goes on after an interrupt.
+"""Keeps what a run has finished in a file, so that the same command can go on after an interrupt.
 
-One JSON file for each request (verb, nodes, amounts), replaced as a whole after each phase, gone
-when the run is over. It says of which nodes and which file system it is: a file system that was
-made anew since then is another one. Not here: which phases come again for their files (suites).
+There is one JSON file for each request (verb, nodes, amounts). It is replaced as a whole after each
+phase, and removed when the run is over. It names the nodes and the file system: a file system that
+was made anew since is another one. Which phases are repeated for their files is in suites.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ VERSION: Final = 1
 
 
 def state_folder() -> Path:
-    """Of this user."""
+    """The folder of this user."""
     given = os.environ.get("XDG_STATE_HOME", "")
     return (Path(given) if given else Path.home() / ".local" / "state") / "braidfs"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """path: None keeps nothing."""
+    """What a run has finished. path: None keeps nothing."""
 
     path: Path | None = None
 
@@ -42,14 +42,14 @@ class Kept:
         return self.path is not None and self.path.exists()
 
     def begin(self) -> None:
-        """What an earlier run of the same request has left is not to be gone on with."""
+        """Drops what an earlier run of the same request has left."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
     end = begin
 
     def put(self, findings: Findings) -> None:
-        """Raises OSError."""
+        """Writes what is finished. Raises OSError."""
         if self.path is None:
             return
         state = {
@@ -72,8 +72,7 @@ class Kept:
         beside.replace(self.path)
 
     def take(self, findings: Findings, phases: Sequence[Phase]) -> None:
-        """Put what is kept into findings, whose nodes are known. Raises NodeError when it is of
-        others."""
+        """Adds what is kept to findings. Raises NodeError if the nodes of findings differ."""
         if self.path is None or not self.path.exists():
             return
         try:
@@ -83,7 +82,7 @@ class Kept:
             raise NodeError(f"{self.path} cannot be read: begin without --resume") from error
         if not same:
             raise NodeError(
-                "what was interrupted was of another file system, or of nodes that have changed: "
+                "the interrupted run used another file system, or its nodes have changed: "
                 "begin without --resume"
             )
         by_name = {phase.name: phase for phase in phases}
@@ -105,14 +104,14 @@ def _who(nodes: Sequence[NodeFacts]) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A phase that is to be done. is_again: for its files alone, as what it measured is kept."""
+    """A phase to be done. is_again: only for its files, as its result is kept."""
 
     phase: Phase
     is_again: bool = False
 
 
 def steps(phases: Sequence[Phase], done: frozenset[str]) -> list[Step]:
-    """What is left, and before it what makes the files that it needs. Pure."""
+    """The phases that are left, preceded by those that make the files which they need. Pure."""
     by_name = {phase.name: phase for phase in phases}
     planned: list[Step] = []
     made: set[str] = set()

@@ -1,9 +1,10 @@
-"""What fio has not: names in a directory (as mdtest), small files, and one file of all nodes (as
-IOR's hard one).
+"""Loads that fio does not have: names in a directory (as mdtest), small files, and one file of all
+nodes (as IOR's hard pattern).
 
-A program of its own that a worker starts once a job: `python -m fsclient.validate.load ACTION
-{JSON}`. It prints one JSON object: began_s and ended_s (time.time), operations, bytes, and the
-median and 99th percentile of an operation in µs. Imports nothing of BraidFS.
+It is a program of its own, which a worker starts once for each job: `python -m
+fsclient.validate.load ACTION {JSON}`. It prints one JSON object: began_s and ended_s (time.time),
+operations, bytes, and the median and 99th percentile of an operation in µs. It imports nothing of
+BraidFS.
 """
 
 import json
@@ -22,12 +23,12 @@ _PATTERN: Final = Random(1).randbytes(2 * BLOCK_BYTES)
 
 
 class WrongBytesError(Exception):
-    """What was read is not what was written."""
+    """The bytes that were read are not those that were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What of the shared file is this job's: blocks rank, rank + ranks, rank + 2 * ranks, ..."""
+    """This job's part of the shared file: blocks rank, rank + ranks, rank + 2 * ranks, ..."""
 
     path: str
     rank: int
@@ -40,7 +41,7 @@ class Share:
 
 
 def block_at(offset: int) -> bytes:
-    """What belongs there: no two blocks of a file are the same."""
+    """The bytes of the block at this offset: no two blocks of a file are the same."""
     index = offset // BLOCK_BYTES
     start = index % BLOCK_BYTES
     return index.to_bytes(8, "little") + _PATTERN[start : start + BLOCK_BYTES - 8]
@@ -107,7 +108,7 @@ def _write_small(name: str) -> None:
 
 
 def small_read(folder: str, count: int) -> dict[str, Any]:
-    """Raises WrongBytesError."""
+    """Reads and checks small files. Raises WrongBytesError."""
     seen = _timed(
         lambda name=name: _read_small(name)  # type: ignore[misc]
         for name in _names(folder, count)
@@ -145,7 +146,7 @@ def _write_whole(file: int, offset: int) -> None:
 
 
 def shared_read(share: Share) -> dict[str, Any]:
-    """Raises WrongBytesError with the place of the first wrong byte."""
+    """Reads and checks this job's part. Raises WrongBytesError with the first wrong place."""
     file = os.open(share.path, os.O_RDONLY)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     seen = _timed(

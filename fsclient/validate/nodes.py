@@ -24,16 +24,16 @@ _RANGE: Final = re.compile(r"\[(\d{1,6})-(\d{1,6})\]")
 
 
 class NodeError(BraidError):
-    """A node that cannot take part, with its name and what to do."""
+    """A node cannot take part. The message has its name and what to do."""
 
 
 class DamageError(NodeError):
-    """Bytes that were read are not those that were written."""
+    """The bytes that were read are not those that were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """words: the command that starts its worker."""
+    """A node. words: the command that starts its worker."""
 
     name: str
     path: str
@@ -41,7 +41,7 @@ class NodePlan:
 
 
 def local_nodes(paths: Sequence[str]) -> list[NodePlan]:
-    """Each path a node of its own, with a worker on this machine."""
+    """Makes each path a node of its own, with a worker on this machine."""
     words = (sys.executable, "-c", "from fsclient.validate.worker import serve; serve()")
     return [NodePlan(path, path, words) for path in paths]
 
@@ -52,7 +52,7 @@ def remote_nodes(hosts: Sequence[str], path: str, ssh: Sequence[str]) -> list[No
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The names in a list like "gpu[01-16],login". Raises ValueError when it is no such list."""
+    """The names in a list like "gpu[01-16],login". Raises ValueError for another text."""
     parts = [part.strip() for part in text.split(",")]
     if sum(map(_count, parts)) > HOSTS_MAX:
         raise ValueError(f"more than {HOSTS_MAX} hosts")
@@ -60,7 +60,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def _count(part: str) -> int:
-    """How many names a part stands for, without making them."""
+    """How many names a part stands for, computed without making them."""
     return math.prod(max(0, int(last) - int(first) + 1) for first, last in _RANGE.findall(part))
 
 
@@ -108,7 +108,7 @@ class Node:
             del self._errors[:-ERRORS_BYTES_MAX]
 
     async def ask(self, request: str, seconds_max: float, **fields: Any) -> dict[str, Any]:
-        """Raises NodeError, naming the node."""
+        """Sends a request and returns the answer. Raises NodeError, which names the node."""
         line = json.dumps({"request": request, **fields}).encode() + b"\n"
         assert self._process.stdin is not None
         try:
@@ -126,7 +126,7 @@ class Node:
         return answer
 
     async def _line(self) -> bytes:
-        """Raises ValueError when its output ends, or is no line."""
+        """Reads a line. Raises ValueError if the output ends, or has no line."""
         assert self._process.stdout is not None
         while b"\n" not in self._unread:
             part = await self._process.stdout.receive_some(65536)
@@ -138,7 +138,7 @@ class Node:
 
     async def _gone(self) -> NodeError:
         with trio.move_on_after(2):
-            await self._process.wait()  # so that what it said last has been read
+            await self._process.wait()  # so that its last output has been read
             await trio.sleep(0.1)
         told = self._errors.decode(errors="replace").strip().splitlines()
         code = self._process.returncode
@@ -146,7 +146,7 @@ class Node:
         return NodeError(f"{self.plan.name}: its worker ended: {why}")
 
     async def end(self) -> bool:
-        """Let it clean up and end, until the caller's deadline; whether it ended."""
+        """Lets the worker clean up and end. Returns whether it ended by the caller's deadline."""
         assert self._process.stdin is not None and self._process.stdout is not None
         await self._process.stdin.aclose()
         try:

@@ -1,4 +1,4 @@
-"""What a run found: sums over jobs and nodes. Pure.
+"""The results of a run: sums over jobs and nodes. Pure.
 
 A rate of all nodes is all their bytes over the longest time that one of them took: a node that is
 done early does not make the others look fast. Latencies are those of the slowest node.
@@ -75,7 +75,7 @@ def together(parts: Sequence[Measured]) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A phase: by_node in the order of the nodes. damage: what was read wrong, and where."""
+    """The result of a phase. by_node: in the order of the nodes. damage: what was read wrong."""
 
     phase: Phase
     by_node: tuple[Measured, ...]
@@ -114,13 +114,13 @@ class NodeFacts:
     file_system: str
     source: str
     bytes_available: int
-    identity: str = ""  # of the directory: number and birth, as far as they are known
-    tools: tuple[str, ...] = ()  # ior, mdtest, mpirun: those that it has
+    identity: str = ""  # of the directory: inode number and time of birth, if known
+    tools: tuple[str, ...] = ()  # those of ior, mdtest and mpirun that it has
 
 
 @dataclass(slots=True)
 class Findings:
-    """Everything of a run; outcomes in the order of the suite."""
+    """The results of a run; outcomes in the order of the suite."""
 
     suite: str
     began_ns: int

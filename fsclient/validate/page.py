@@ -70,10 +70,10 @@ def _verdict(findings: Findings, need: Need | None) -> list[str]:
     parts = [f"<p class=verdict>{escape(verdict(findings))}</p>"]
     if findings.damage:
         told = "".join(f"<li>{escape(text)}</li>" for text in findings.damage)
-        said = "<b>Bytes were read that nobody wrote.</b>"
+        said = "<b>Bytes were read that are not those that were written.</b>"
         parts.append(f"<div class=bad>{said}<ul>{told}</ul></div>")
     else:
-        parts.append("<p>Every byte that was checked was as it had been written.</p>")
+        parts.append("<p>Every byte that was checked is the one that was written.</p>")
     if need is not None:
         said = "It is enough" if need.is_met else "It is <b>not</b> enough"
         kind = "" if need.is_met else " class=bad"

@@ -1,8 +1,9 @@
 """A run of a suite: all nodes do each phase together; whatever happens, they clean up.
 
-Trio, one task a node and phase. A node that cannot go on ends the run (NodeError); bytes that were
-read wrong do not: they are what the run was to find. The rules of who reads what: node n reads what
-node n + 1 wrote, so that its own page cache answers nothing; a single node drops its cache.
+It uses trio, with one task for each node and phase. A node that cannot go on ends the run
+(NodeError). Bytes that were read wrong do not end it: finding them is its purpose. Node n reads
+what node n + 1 wrote, so that its own page cache does not answer; a single node drops its page
+cache.
 """
 
 import secrets
@@ -26,7 +27,7 @@ from .worker import PROTOCOL
 FOLDER_PREFIX: Final = ".braidfs-validate-"
 START_SECONDS_MAX: Final = 60.0
 CLEAN_SECONDS_MAX: Final = 120.0
-PHASE_SECONDS_MAX: Final = 1800.0  # beyond the time that a phase was given
+PHASE_SECONDS_MAX: Final = 1800.0  # more than the time of the phase
 ROOM_FACTOR: Final = 1.1
 NOTHING_KEPT: Final = Kept()
 T = TypeVar("T")
@@ -35,7 +36,7 @@ Tell = Callable[[Sequence[Phase], int], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """any_file_system: also where no BraidFS is mounted, to compare. parts: of BENCHES, instead of
+    """any_file_system: also if no BraidFS is mounted, to compare. parts: of BENCHES, in place of
     the phases of a suite."""
 
     suite: str
@@ -53,8 +54,8 @@ class Run:
 async def validate(
     run: Run, plans: Sequence[NodePlan], tell: Tell, kept: Kept = NOTHING_KEPT
 ) -> Findings:
-    """tell(phases, index) is called when a phase begins. kept: what an earlier run has finished,
-    and where this one puts what it has."""
+    """Runs a suite. tell(phases, index) is called when a phase begins. kept: what an earlier run
+    has finished; this run adds to it."""
     findings = Findings(run.suite, time.time_ns())
     name = f"{FOLDER_PREFIX}{secrets.token_hex(6)}"
     async with open_tasks() as nursery:
@@ -85,7 +86,7 @@ async def validate(
 async def _go_through(
     phases: Sequence[Phase], stage: "_Stage", findings: Findings, tell: Tell, kept: Kept
 ) -> None:
-    """All that is not finished yet; afterwards findings has every phase, in their order."""
+    """Does all that is not finished yet; afterwards findings has every phase, in their order."""
     found = {one.phase.name: one for one in findings.outcomes}
     left = steps(phases, frozenset(found))
     before, started = findings.seconds, time.monotonic()
@@ -141,7 +142,7 @@ def _facts(plan: NodePlan, answer: dict[str, Any]) -> NodeFacts:
 
 
 async def _each(nodes: Sequence[Node], work: Callable[[int], Awaitable[T]]) -> list[T]:
-    """work(index) for all nodes side by side; results in their order. The first failure ends it."""
+    """Calls work(index) for all nodes at once; results in their order. A failure ends all."""
     found: dict[int, T] = {}
 
     async def one(index: int) -> None:
@@ -154,7 +155,7 @@ async def _each(nodes: Sequence[Node], work: Callable[[int], Awaitable[T]]) -> l
 
 
 async def _end(nodes: Sequence[Node]) -> None:
-    """Also when interrupted: no file stays. Raises NodeError when one may have."""
+    """Ends all nodes, even if interrupted. Raises NodeError if one may have left files."""
     ended: set[str] = set()
 
     async def one(node: Node) -> None:
@@ -183,7 +184,7 @@ class _Stage:
         self._nodes = nodes
         self._folders = folders
         self._amounts = amounts
-        self._file_bytes = amounts.file_bytes  # of the shortest large file that was written
+        self._file_bytes = amounts.file_bytes  # of the smallest large file that was written
 
     async def do(self, phase: Phase) -> Outcome:
         damage: list[str] = []

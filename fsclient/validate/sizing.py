@@ -1,6 +1,6 @@
-"""For how many GPUs what was measured is enough: the rule of thumb that administrators use. Pure.
+"""For how many GPUs the measured rates are enough: the rule of thumb that administrators use. Pure.
 
-A profile says how much one GPU reads and writes at a time when all work: light (language models on
+A profile says how much one GPU reads and writes when all work at once: light (language models on
 tokens), medium (images, multi-modal), heavy (video, large checkpoints, no local cache).
 """
 
@@ -28,7 +28,7 @@ PROFILES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """gpus: for how many it is enough. limit: what there is too little of for more."""
+    """gpus: for how many the rates are enough. limit: what is too slow for more."""
 
     profile: Profile
     gpus: int

@@ -1,8 +1,9 @@
-"""The suites: which phases there are, in which order, and how much each of them does. Pure.
+"""The suites: which phases they have, in which order, and how much each phase does. Pure.
 
-SUITES are those of `braidfs validate`; BENCHES the parts of `braidfs bench`, which checks nothing.
+SUITES are those of `braidfs validate`; BENCHES are the parts of `braidfs bench`, which checks
+nothing.
 
-A phase is a fio job of the folder jobs, or one of the loads of load.py (metadata, a shared file).
+A phase is a fio job in the folder jobs, or one of the loads of load.py (metadata, a shared file).
 Sizes are set once for a run (Amounts) and reach a job as environment variables, so that each job
 file also runs by hand: `FOLDER=/data/x SIZE=1g SECONDS=10 JOBS=4 fio jobs/write.fio`.
 """
@@ -24,8 +25,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """job: a file of the folder jobs, without .fio; or load: an action of load.py; or tool: a
-    program that nodes may have (tools.py). needs: the phase that makes the files it works on."""
+    """A phase. job: a file in the folder jobs, without .fio; or load: an action of load.py; or
+    tool: a program that nodes may have (tools.py). needs: the phase that makes the files on which
+    it works."""
 
     name: str
     title: str
@@ -38,14 +40,15 @@ class Phase:
 
     @property
     def is_timed(self) -> bool:
-        """Whether it takes the time of Amounts.seconds at most, rather than as long as it takes."""
+        """Whether it ends after Amounts.seconds, rather than when its work is done."""
         return bool(self.job) and self.kind is not Kind.CHECK and self.name != "hot-write"
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """seconds: of a timed phase. file_bytes: each job's large file. check_bytes: each job's file
-    that is checked. files: empty files of each job. blocks: of each job in the shared file."""
+    """How much phases do. seconds: of a timed phase. file_bytes: of each job's large file.
+    check_bytes: of each job's file that is checked. files: empty files of each job. blocks: of each
+    job in the shared file."""
 
     seconds: int
     jobs: int
@@ -55,7 +58,7 @@ class Amounts:
     blocks: int
 
     def node_bytes(self, large_files: int) -> int:
-        """The most that one node stores, where each job writes so many large files."""
+        """The most bytes that one node stores, if each job writes this many large files."""
         small = self.check_bytes + self.blocks * BLOCK_BYTES
         return self.jobs * (large_files * self.file_bytes + small)
 

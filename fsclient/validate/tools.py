@@ -1,7 +1,7 @@
-"""IOR and mdtest, where nodes have them: how they are called, and what they say. Pure.
+"""IOR and mdtest, if nodes have them: their command lines, and how their output is read. Pure.
 
-Each node runs its own, with as many tasks as jobs where it has mpirun, alone where not; all nodes
-at once, as in every phase. Of what they print only the lines are read that all their releases have.
+Each node runs its own, with as many tasks as jobs if it has mpirun, else with one; all nodes at
+once, as in every phase. Of their output only the lines are read that all their releases print.
 """
 
 import re
@@ -12,8 +12,8 @@ from .suites import BLOCK_BYTES, Amounts, Kind, Phase
 
 LAUNCHER: Final = "mpirun"
 _CHUNK_BYTES: Final = 1 << 20
-_BLOCKS: Final = 4  # large files of IOR's, in check_bytes
-_SEED: Final = "27182"  # of IOR's data: who checks them makes the same
+_BLOCKS: Final = 4  # a file of IOR's easy pattern has so many times check_bytes
+_SEED: Final = "27182"  # of IOR's data: the check makes the same data
 _RATE: Final = {
     Kind.WRITE: re.compile(r"^Max Write:\s+([\d.]+) MiB/sec", re.M),
     Kind.READ: re.compile(r"^Max Read:\s+([\d.]+) MiB/sec", re.M),
@@ -45,12 +45,12 @@ PHASES: Final = (
 
 
 def node_bytes(amounts: Amounts) -> int:
-    """The most that they store on one node."""
+    """The most bytes that they store on one node."""
     return amounts.jobs * (_BLOCKS * amounts.check_bytes + amounts.blocks * BLOCK_BYTES)
 
 
 def place(phase: Phase, own: str, peer: str) -> str:
-    """Where the files of a phase begin: what is read and looked up is another node's."""
+    """The path of a phase's files: what is read and looked up belongs to another node."""
     reads = phase.kind is Kind.READ or phase.name == "mdtest-stat"
     return f"{peer if reads else own}/{phase.name.rpartition('-')[0]}"
 
@@ -74,7 +74,7 @@ def is_damage(output: str) -> bool:
 
 
 def measured(phase: Phase, output: str, amounts: Amounts, tasks: int) -> Measured:
-    """Raises ValueError: it does not say how fast it was."""
+    """Reads the output. Raises ValueError if it has no rate."""
     if phase.tool == "mdtest":
         count = amounts.files * tasks
         rate = _found(_rate_of_mdtest(phase), output)

@@ -1,9 +1,11 @@
-"""The worker of one node: does what the driver says, one JSON object a line, until its input ends.
+"""The worker of one node: does what the driver requests, one JSON object a line, until its input
+ends.
 
-`braidfs validate --worker`, started by the driver on this machine or through ssh. Whatever ends it
-(the driver's death, a lost connection, SIGTERM), it kills what it started and removes its own files
-first. Two threads: this one works, the other one reads requests and sees the end of the input.
-What crosses the pipe and its fields: `Worker`; errors are answered as {"error": TEXT}.
+The driver starts it (`braidfs validate --worker`) on this machine or through ssh. Whatever ends it
+(the driver's death, a lost connection, SIGTERM), it first kills what it started and removes its own
+files. It has two threads: this one works, the other one reads requests and sees the end of the
+input. The requests and their fields are the methods of `Worker`; errors are answered as {"error":
+TEXT}.
 """
 
 import contextlib
@@ -31,12 +33,12 @@ PROTOCOL: Final = 4
 TOOLS: Final = ("ior", "mdtest", "mpirun")
 LINE_BYTES_MAX: Final = 1 << 20
 OUTPUT_BYTES_MAX: Final = 8 << 20
-WRONG_BYTES_EXIT: Final = 84  # EILSEQ: what fio and load.py end with when verification fails
+WRONG_BYTES_EXIT: Final = 84  # EILSEQ: the exit code of fio and load.py when verification fails
 Request = dict[str, Any]
 
 
 class WorkError(Exception):
-    """A request that failed; the text is for people. is_damage: bytes were not as written."""
+    """A request failed; the text is for people. is_damage: bytes were not as written."""
 
     def __init__(self, text: str, is_damage: bool = False) -> None:
         super().__init__(text)
@@ -48,7 +50,7 @@ class Stopped(BaseException):
 
 
 class Processes:
-    """What a request started. stop() may come from any thread, at any time."""
+    """The processes that a request started. stop() may be called on any thread, at any time."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -71,7 +73,7 @@ class Processes:
             )
 
     def wait(self, seconds_max: float) -> list[int]:
-        """Exit codes in the order of start(); raises WorkError for what is too late."""
+        """Waits for exit codes, in the order of start(). Raises WorkError if one is too late."""
         deadline = time.monotonic() + seconds_max
         try:
             codes = [one.wait(max(0.1, deadline - time.monotonic())) for one in self._running]
@@ -98,7 +100,7 @@ class Processes:
 
 
 class Worker:
-    """Requests by their name: each method takes the fields of the request, and gives the reply."""
+    """Requests by name: each method takes a request's fields, and returns the reply."""
 
     def __init__(self) -> None:
         self.processes = Processes()
@@ -107,7 +109,7 @@ class Worker:
         self._own: Path | None = None
 
     def hello(self, path: str) -> dict[str, Any]:
-        """What this node is, and what is mounted at the path."""
+        """Describes this node, and what is mounted at the path."""
         if not Path(path).is_dir():
             raise WorkError(f"{path} is not a directory")
         real = os.path.realpath(path)
@@ -131,13 +133,13 @@ class Worker:
         }
 
     def make(self, folder: str) -> dict[str, Any]:
-        """The folder of the run: one node does it."""
+        """Makes the folder of the run; one node does this."""
         Path(folder).mkdir(mode=0o700)
         self._run = Path(folder)
         return {}
 
     def join(self, folder: str, name: str) -> dict[str, Any]:
-        """This node's own folder in it."""
+        """Makes this node's own folder in it."""
         if not Path(folder).is_dir():
             raise WorkError(f"{folder} is not there: this is not the file system of the others")
         self._run, own = Path(folder), Path(folder, name)
@@ -148,7 +150,7 @@ class Worker:
     def fio(
         self, job: str, environment: dict[str, str], options: list[str], limit_s: float
     ) -> dict[str, Any]:
-        """Run a job file; the reply is fio's own sums, and the size of each large file."""
+        """Runs a job file; the reply has fio's own sums, and the size of each large file."""
         file = self._scratch / "job.fio"
         file.write_text(job)
         words = ["fio", "--output-format=json", *options, str(file)]
@@ -162,7 +164,7 @@ class Worker:
         return {"job": found["jobs"][0], "sizes": [one.stat().st_size for one in large]}
 
     def load(self, action: str, given: list[dict[str, Any]], limit_s: float) -> dict[str, Any]:
-        """Run load.py once for each of given; the reply has what each printed."""
+        """Runs load.py once for each of given; the reply has what each printed."""
         program = [sys.executable, "-m", "fsclient.validate.load", action]
         commands = [[*program, json.dumps(one)] for one in given]
         replies = []
@@ -174,7 +176,7 @@ class Worker:
         return {"loads": replies}
 
     def tool(self, words: list[str], where: str, limit_s: float) -> dict[str, Any]:
-        """Run IOR or mdtest; the reply is what it printed. Pages of files there are dropped."""
+        """Runs IOR or mdtest; the reply is its output. Drops cached pages of its files."""
         for path in Path(where).parent.glob(f"{Path(where).name}*"):
             if path.is_file():
                 _drop_pages(path)
@@ -189,8 +191,7 @@ class Worker:
         return {"output": out}
 
     def clean(self) -> None:
-        """Remove what this node made. Other nodes do the same, and may take a folder away while
-        this one looks into it."""
+        """Removes what this node made. Other nodes may remove a folder while this one lists it."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
@@ -199,12 +200,12 @@ class Worker:
                 for left in self._run.glob("shared.*"):
                     left.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
-                self._run.rmdir()  # the last one can
+                self._run.rmdir()  # the last node can
 
     def _run_all(
         self, commands: list[list[str]], seconds_max: float, environment: dict[str, str]
     ) -> list[tuple[int, str, str]]:
-        """Side by side; (exit code, output, errors) of each."""
+        """Runs the commands at once; returns exit code, output and errors of each."""
         places = [
             (self._scratch / f"out-{n}", self._scratch / f"errors-{n}")
             for n in range(len(commands))
@@ -240,14 +241,14 @@ def _text(file: Path) -> str:
 
 
 def _identity(path: str) -> str:
-    """Number and birth of a directory: those of another file system's are others."""
+    """Inode number and time of birth of a directory: they differ in another file system."""
     words = ["stat", "--format=%i %W", "--", path]
     seen = subprocess.run(words, check=False, capture_output=True, text=True, timeout=20)
     return seen.stdout.strip()
 
 
 def _version_of_fio() -> str:
-    """Empty where there is none."""
+    """The version of fio; empty if it is not installed."""
     try:
         words = ["fio", "--version"]
         seen = subprocess.run(words, check=True, capture_output=True, text=True, timeout=20)
@@ -257,7 +258,7 @@ def _version_of_fio() -> str:
 
 
 def _read_requests(requests: "queue.Queue[bytes]", processes: Processes) -> None:
-    """Until the input ends: then everything does."""
+    """Reads requests until the input ends: then the worker ends."""
     while line := sys.stdin.buffer.readline(LINE_BYTES_MAX):
         requests.put(line)
     processes.stop()

@@ -1,5 +1,5 @@
-"""For programs that read many small files in an order they know, as a training does in each epoch:
-the mount is told the order, and fetches files before they are asked for.
+"""Announces files to the mount, for programs that read many small files in an order that they know,
+as a training loop does in each epoch: the mount fetches files before they are read.
 
     from fsclient.announce import Announcer
 
@@ -9,10 +9,10 @@ the mount is told the order, and fetches files before they are asked for.
         announcer.announce(paths[index] for index in order)
         for batch in loader: ...
 
-Nothing else changes: files are opened and read as ever, by any process of this machine, and what
-was announced and never read only costs the reading. What can be fetched: regular files of up to
-1 MiB; how many bytes are kept is the mount option `read_mib`.
-docs/decisions/0038-announced-reads.md says how it works.
+Nothing else changes: files are opened and read as usual, by any process of this machine, and a file
+that was announced and never read only costs its fetch. Regular files of up to 1 MiB are fetched;
+the mount option `read_mib` sets how many bytes are kept. docs/decisions/0038-announced-reads.md
+says how it works.
 """
 
 import errno
@@ -27,19 +27,20 @@ from typing import Final
 
 from .fuse.announcement import FILES_MAX, IOCTL_ANNOUNCE, Announcement
 
-_LISTED_MIN: Final = 8  # names of one directory from which on it is listed, not each looked up
+_LISTED_MIN: Final = 8  # with this many names a directory is listed, else each is looked up
 _AT_A_TIME: Final = 1 << 16  # paths that are looked up together
 
 AnyPath = str | os.PathLike[str]
 
 
 class Announcer:
-    """The way to one mount. Keeps the inode numbers of directories that it listed: a program whose
-    data set changes makes another one. Not for several threads at once."""
+    """Announces files to one mount. It keeps the inode numbers of directories that it has listed: a
+    program whose data set changes makes a new one. Only one thread may use it at a time."""
 
     def __init__(self, directory: AnyPath) -> None:
-        """Any directory of the mount. Raises OSError; ENOTTY: no BraidFS is mounted there, or one
-        that does not know announcements; EOPNOTSUPP: this mount has them switched off."""
+        """directory: any one of the mount. Raises OSError; ENOTTY: no BraidFS is mounted there, or
+        one that does not know announcements; EOPNOTSUPP: announcements are switched off for this
+        mount."""
         self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._device = os.fstat(self._directory).st_dev
         self._listed: dict[str, tuple[int, dict[str, int]]] = {}
@@ -50,10 +51,10 @@ class Announcer:
             raise
 
     def announce(self, paths: Iterable[AnyPath], *, more: bool = False) -> int:
-        """These files are going to be read, in this order: in place of what was announced before,
-        or with `more` after it. Returns how many were noted: at most some million wait at once;
-        what is not there, no regular file or of another file system is passed over. Raises OSError
-        when the mount cannot be asked."""
+        """Announces that these files will be read, in this order: in place of earlier
+        announcements, or with `more` after them. Returns how many were accepted: at most about a
+        million wait at once, and paths that do not exist, are no regular files or are on another
+        file system are skipped. Raises OSError when the mount does not answer."""
         noted, replaces = 0, not more
         found = self._found(iter(paths))
         while batch := list(itertools.islice(found, FILES_MAX)):
@@ -67,7 +68,7 @@ class Announcer:
         return noted
 
     def close(self) -> None:
-        """What was announced stays so."""
+        """Closes the mount's directory. What was announced stays announced."""
         if self._directory >= 0:
             os.close(self._directory)
             self._directory = -1
@@ -81,11 +82,11 @@ class Announcer:
     def _tell(self, announcement: Announcement) -> int:
         if self._directory < 0:
             raise OSError(errno.EBADF, "this announcer is closed")
-        given = bytearray(announcement.packed())  # as bytes fcntl would copy it, 1 KiB at most
+        given = bytearray(announcement.packed())  # bytes would be limited to 1 KiB
         return int(fcntl.ioctl(self._directory, IOCTL_ANNOUNCE, given, True))
 
     def _found(self, paths: Iterator[AnyPath]) -> Iterator[tuple[int, int]]:
-        """Inode numbers of files and of their directories."""
+        """Yields the inode numbers of files and of their directories."""
         while some := [
             os.path.split(os.fspath(path)) for path in itertools.islice(paths, _AT_A_TIME)
         ]:
@@ -116,7 +117,7 @@ class Announcer:
         self._listed[folder] = (self._number(folder or ".", stat.S_IFDIR), names)
 
     def _number(self, path: str, kind: int) -> int:
-        """0: it is no such thing of this mount."""
+        """The inode number; 0: it is of another kind, or not on this mount."""
         try:
             seen = Path(path).stat(follow_symlinks=kind == stat.S_IFDIR)
         except OSError:

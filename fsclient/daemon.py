@@ -1,10 +1,10 @@
-"""Into the background: the typed command waits until the mount serves, then leaves it running.
+"""Runs a mount in the background: the command waits until the mount serves, then leaves it running.
 
-The parent reads one pipe: nothing but a READY byte means success, a sentence means failure (printed
-on stderr, with the exit code of mount(8) before it), and an end without either means that the
-child died. The child's standard streams are on /dev/null. It becomes a session of its own once it
-serves, no earlier: autofs lets only the process group that mounts pass a mountpoint that waits to
-be mounted (systemd keeps mount(8) in its own for that), and an interrupt ends a mount that hangs.
+The parent reads one pipe: only a READY byte means success, a sentence means failure (printed on
+stderr, after the exit code of mount(8)), and an end without either means that the child died. The
+child's standard streams are on /dev/null. It becomes a session of its own once it serves, no
+earlier: autofs lets only the process group that mounts pass a mountpoint that waits to be mounted
+(systemd keeps mount(8) in its own for that), and an interrupt ends a mount that hangs.
 """
 
 import os
@@ -20,8 +20,8 @@ EXIT_OK = 0
 EXIT_USAGE = 1
 EXIT_SYSTEM = 2
 EXIT_MOUNT = 32
-EXIT_LEFT = 75  # the mount is left to the supervisor, which is to start the next process
-GENERATION = "BRAIDFS_GENERATION"  # in the environment: how often the mount was handed over
+EXIT_LEFT = 75  # the mount is left to the supervisor, which must start the next process
+GENERATION = "BRAIDFS_GENERATION"  # environment variable: how often the mount was handed over
 
 _READY = b"R"
 _MESSAGE_SIZE_MAX = 4096
@@ -39,7 +39,7 @@ class Reporter:
         self._tell(_READY)
 
     def leaves(self) -> None:
-        """The mount goes on in a process that somebody else starts."""
+        """The supervisor will start another process that goes on with the mount."""
 
     def failed(self, exit_code: int, message: str) -> None:
         self._tell(bytes([exit_code]) + message.encode(errors="replace")[:_MESSAGE_SIZE_MAX])
@@ -52,7 +52,7 @@ class Reporter:
 
 
 class ForegroundReporter(Reporter):
-    """Without a parent: a failure goes to stderr, a supervisor is told that the mount serves."""
+    """For a process without a parent: failures go to stderr, READY to a supervisor."""
 
     def __init__(self) -> None:
         super().__init__(-1)
@@ -70,11 +70,12 @@ class ForegroundReporter(Reporter):
 
 
 def run_in_background(serve: Callable[[Reporter], None], mountpoint: str) -> int:
-    """Fork; the child becomes the keeper, whose child runs serve(), and the parent returns the exit
-    code once that is ready.
+    """Forks. The child becomes the keeper, and its child runs serve(). The parent returns the exit
+    code once the mount serves.
 
-    Call it before any thread or event loop exists."""
-    if "/" in sys.argv[0]:  # the next process is to find it from another directory
+    Call it before any thread or event loop exists.
+    """
+    if "/" in sys.argv[0]:  # the next process has another directory
         sys.argv[0] = os.path.abspath(sys.argv[0])  # noqa: PTH100 - links stay: they are upgraded
     reading, writing = os.pipe()
     if os.fork():
@@ -92,7 +93,7 @@ def run_in_background(serve: Callable[[Reporter], None], mountpoint: str) -> int
 
 
 def _fork_from_keeper(mountpoint: str) -> None:
-    """Returns in the client; its parent holds the mount."""
+    """Forks the client and returns in it; its parent holds the mount."""
     held, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid:
@@ -100,14 +101,14 @@ def _fork_from_keeper(mountpoint: str) -> None:
             _leave_terminal()
             become_keeper(pid, held, mountpoint)
         finally:
-            os._exit(EXIT_SYSTEM)  # the client serves all the same
+            os._exit(EXIT_SYSTEM)  # the client serves in any case
     held.close()
-    told.set_inheritable(True)  # over exec: fsclient.handover
+    told.set_inheritable(True)  # kept over exec for fsclient.handover
     os.environ[SOCKET] = str(told.detach())
 
 
 def _leave_terminal() -> None:
-    """Standard streams to /dev/null, current directory to one that nobody wants to unmount."""
+    """Puts standard streams on /dev/null, and leaves a directory that may be unmounted."""
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

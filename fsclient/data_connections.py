@@ -1,9 +1,10 @@
 """Connections of the native lanes to storage servers: made and authenticated here, used there.
 
-A lane asks (CONNECT event) for a connection to a node; this side looks its address up in the
-cluster map, shakes hands, and hands the bare socket over. HELLO names the lane's previous
-connection to that node, whose requests the server then ends first (rule 23). Repetition and its
-backoff are native's: a failure is reported once and asked for again by the lane.
+A lane requests (CONNECT event) a connection to a node. This side looks up its address in the
+cluster map, does the handshake, and passes the bare socket to the lane. HELLO names the lane's
+previous connection to that node, whose requests the server then ends first (rule 23). Native
+repeats with backoff: a failure is reported once, and the lane requests the connection again.
+Touched by the client's trio thread only.
 """
 
 import os
@@ -45,7 +46,7 @@ Connect = Callable[[str, HelloFields], Awaitable[FrameStream]]
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A socket for a lane. token: the queue pair beside it, 0: none."""
+    """A socket for a lane. token: the queue pair that belongs to it; 0: none."""
 
     fd: int
     tls: NativeTls | None
@@ -53,7 +54,7 @@ class _Opened:
 
     @property
     def is_local(self) -> bool:
-        """A local socket: the server is on this host."""
+        """Whether it is a local socket, to a server on this host."""
         sock = socket.socket(fileno=self.fd)
         try:
             return sock.family == socket.AF_UNIX
@@ -70,11 +71,11 @@ class DataConnections:
         session: Callable[[], int],
         rails: Rails | None = None,
     ) -> None:
-        """name: of this client, for the servers' logs. session: the present one. rails: None is TCP
-        alone."""
+        """name: of this client, for the servers' logs. session: returns the present one. rails:
+        None means TCP only."""
         self._rails = rails
         self._policy = TransportPolicy(required=rails is not None and rails.required)
-        self._by_tcp: set[tuple[int, int]] = set()  # lane, node
+        self._by_tcp: set[tuple[int, int]] = set()  # lane and node of connections by TCP
         self._cluster = cluster
         self._connect = connect
         self._name = name
@@ -86,16 +87,15 @@ class DataConnections:
         self._wanted: set[tuple[int, int]] = set()
         self._log = Log("data")
         self._failures: dict[int, RateLimit] = {}
-        self._backoffs: dict[int, Backoff] = {}  # when to try again is for native to say
+        self._backoffs: dict[int, Backoff] = {}  # native decides when to try again
         self._paths: dict[int, BytesPath] = {}
-        self._refusals: dict[int, str] = {}  # nodes that take no more connections, and why
-        self.path_changed: Callable[[], None] = lambda: None  # `paths` says something else now
+        self._refusals: dict[int, str] = {}  # nodes that refuse connections, with the reason
+        self.path_changed: Callable[[], None] = lambda: None  # called when `paths` has changed
         self.made_count = 0
         self.failed_count = 0
 
     def map_changed(self, cluster_map: ClusterMap) -> None:
-        """Tell the lanes of nodes and targets; one that moved gets its new address at the next
-        CONNECT."""
+        """Tells the lanes of nodes and targets. The next CONNECT uses a node's new address."""
         for entry in cluster_map.targets:
             is_new = entry.node not in self._addresses
             self._addresses[entry.node] = entry.address
@@ -113,7 +113,7 @@ class DataConnections:
         self._down = down
 
     def wanted(self, node: int, lane: int, nursery: trio.Nursery) -> None:
-        """A CONNECT event."""
+        """A CONNECT event: opens the connection in a task."""
         if (lane, node) not in self._wanted:
             self._wanted.add((lane, node))
             nursery.start_soon(self._make, node, lane)
@@ -136,7 +136,7 @@ class DataConnections:
         self._cluster.connection_put(lane, node, opened.fd, opened.token, opened.tls)
 
     async def _open_best(self, node: int, lane: int) -> _Opened:
-        """An authenticated socket, the caller's."""
+        """Opens an authenticated socket, which the caller owns."""
         rails = self._rails
         if rails is None or not rails.wanted:
             opened = await self._open_tcp(node, lane)
@@ -157,7 +157,7 @@ class DataConnections:
                     self._policy.failed(node, lane, now)
                     raise
                 failure = error
-        # Fails where the whole server is gone: no news then.
+        # If this fails, too, the whole server is gone: then the failure of RDMA is not reported.
         opened = await self._open_tcp(node, lane)
         if failure is not None:
             self._policy.failed(node, lane, now)
@@ -177,8 +177,8 @@ class DataConnections:
         return opened
 
     def paths(self) -> tuple[BytesPath, ...]:
-        """How bytes go to each node that they went to, for the metaserver's status; and to which
-        they do not, as it refuses this client."""
+        """By which transport bytes go to each node, for the metaserver's status; also nodes that
+        refuse this client."""
         refused = {node: BytesPath(node, NO_PATH, why) for node, why in self._refusals.items()}
         return tuple(path for _, path in sorted({**self._paths, **refused}.items()))
 
@@ -243,11 +243,11 @@ class DataConnections:
             raise TransportError("the session ended meanwhile")
         if early:
             os.close(fd)
-            raise ProtocolError(f"{self._addresses[node]} spoke before it was asked")
+            raise ProtocolError(f"{self._addresses[node]} sent bytes before any request")
         return _Opened(fd, tls)
 
     async def watch_rails(self) -> None:
-        """Uses ports that come up, and moves connections back from TCP. Never ends by itself."""
+        """Uses ports that come up, and moves connections back from TCP. Runs until cancelled."""
         rails = self._rails
         if rails is None or not rails.wanted:
             return
@@ -260,7 +260,7 @@ class DataConnections:
                     await self._move_back(node, lane)
 
     async def _move_back(self, node: int, lane: int) -> None:
-        """From TCP to RDMA; a lane that asks for a connection just now goes its own way."""
+        """Moves a lane's connection from TCP to RDMA, unless it is connecting anyway."""
         rails = self._rails
         if rails is None or (lane, node) in self._wanted:
             return
@@ -275,14 +275,14 @@ class DataConnections:
             self._wanted.discard((lane, node))
 
     async def check(self, *, is_new: bool) -> None:
-        """Before the first request; is_new: of a mount."""
+        """Checks the servers before the first request. is_new: the mount is a new one."""
         if is_new:
             await self._ask_one()
         await self._check_rdma()
 
     async def _ask_one(self) -> None:
-        """Raises RefusedError where a storage server, any of them, has no place for
-        one more client: that is better said now than waited for."""
+        """Raises RefusedError if a storage server, any one, has no place for one more client: it is
+        better to say that at once than to wait."""
         if not self._addresses:
             return
         address = random.choice(list(self._addresses.values()))
@@ -292,13 +292,12 @@ class DataConnections:
                 stream = await self._connect(address, hello)
             except RefusedError:
                 raise
-            except BraidError:  # it may be down just now
+            except BraidError:  # the server may be down
                 return
             await stream.aclose()
 
     async def _check_rdma(self) -> None:
-        """For a mount that demands RDMA: raises TransportError, with the reason, for a server that
-        has none."""
+        """For a mount that demands RDMA: raises TransportError if a server has none."""
         rails = self._rails
         if rails is None or not rails.required:
             return

@@ -1,19 +1,19 @@
-"""The supervisor's store of descriptors as the holder of a mount that is a service.
+"""Uses the supervisor's store of descriptors to hold a mount that is a service.
 
-What the keeper (fsclient.keeper) is to a mount in the background, systemd is to
-braidfs-mount@.service: it holds the kernel's connection and the record of what is open when the
-client ends, however it ends, and the unit starts the next one with them. The unit asks for it
+systemd does for braidfs-mount@.service what the keeper (fsclient.keeper) does for a mount in the
+background: it holds the kernel's connection and the record of what is open when the client ends,
+for whatever reason, and the unit starts the next client with them. The unit must request this
 (BRAIDFS_FD_STORE, FileDescriptorStoreMax=). docs/decisions/0034-survival.md. Names in the store,
-with the generation G of the process that put them there:
+with the generation G of the process that stored them:
 
     main      the kernel's connection, the same in all generations
     lanes-G   its clones
     record-G  what is open; native writes it
-    state-G   JSON, rewritten in place: what else the next process has to know
-    left-G    JSON of a process that left in order, which knew everything; used by one start alone
+    state-G   JSON, rewritten in place: what else the next process must know
+    left-G    JSON of a process that left in order and knew everything; used by one start alone
 
-A generation that is held whole removes the one before. Not here: what a next process does with it
-(fsclient.handover), whose environment it gets.
+A generation that is stored completely removes the one before. What a next process does with it is
+in fsclient.handover, whose environment variable it gets.
 """
 
 import json
@@ -32,7 +32,7 @@ from fscommon.supervisor import (
 from .keeper import GENERATION, HANDED, state_file
 
 ASKED: Final = "BRAIDFS_FD_STORE"
-STATE_SIZE: Final = 16384  # a path of the longest kind, and some
+STATE_SIZE: Final = 16384  # has room for the longest path
 _NAME: Final = re.compile(r"(lanes|record|state|left)-(\d{1,9})")
 _MAIN: Final = "main"
 
@@ -42,20 +42,20 @@ def is_there() -> bool:
 
 
 class FdStore:
-    """A process's own generation in the store."""
+    """The generation that this process keeps in the store."""
 
     def __init__(self) -> None:
         self._state = -1
 
     def hold(self, version: int, state: dict[str, Any], record: int, fds: Sequence[int]) -> None:
-        """state: as the keeper has it; its generation is that of the next process. Raises
-        OSError."""
+        """Stores a generation. state: as for the keeper; its generation is that of the next
+        process. Raises OSError."""
         words = json.dumps({**state, "version": version}).encode()
         if len(words) > STATE_SIZE:
             raise OSError(f"the state of the mount has {len(words)} bytes")
         if self._state < 0:
             own = state["generation"] - 1
-            _forget(own)  # of a process of the same number that came less far
+            _forget(own)  # left by a process of the same generation that did not finish
             _put(_MAIN, fds[:1])
             _put(f"lanes-{own}", fds[1:])
             _put(f"record-{own}", [record])
@@ -68,15 +68,15 @@ class FdStore:
 
 
 def leave(state: dict[str, Any], version: int) -> None:
-    """The last word of a process that leaves in order; the next start has all of it."""
+    """Stores everything that the next start needs, for a process that leaves in order."""
     place = state_file({**state, "version": version})
     _put(f"left-{state['generation'] - 1}", [place])
     supervisor_has_read()
 
 
 def claim(version: int) -> None:
-    """Have this process go on with what the supervisor held, if it did: from here on as if another
-    process had handed it over. What no program of this version understands is let go."""
+    """Has this process go on with what the supervisor held, if anything, as if another process had
+    handed it over. What no program of this version understands is removed from the store."""
     given = given_descriptors()
     held = {name: fd for name, fd in given if name != _MAIN}
     main = [fd for name, fd in given if name == _MAIN]
@@ -91,7 +91,7 @@ def claim(version: int) -> None:
     lanes = [fd for name, fd in given if name.startswith("lanes-")]
     state = {**state, "record": held[f"record-{last}"], "fds": [main[0], *lanes]}
     if f"left-{last}" in held:
-        _remove(f"left-{last}")  # what it says of requests is true once
+        _remove(f"left-{last}")  # what it says of requests is true for one start only
         left = _read(held[f"left-{last}"])
         if left.get("version") == version:
             state = {**left, "fds": state["fds"]}
@@ -106,7 +106,7 @@ def _hand(state: dict[str, Any], version: int) -> None:
 
 
 def _read(fd: int) -> dict[str, Any]:
-    """Empty when it is none."""
+    """Reads a state; empty if the descriptor has none."""
     try:
         found = json.loads(os.pread(fd, os.fstat(fd).st_size, 0))
     except (OSError, ValueError):
@@ -120,7 +120,8 @@ def _generation(name: str) -> int:
 
 
 def _put(name: str, fds: Sequence[int]) -> None:
-    """Unwatched (FDPOLL=0): the supervisor would wake up for each request of the kernel."""
+    """Stores descriptors, not watched (FDPOLL=0): else the supervisor would wake up for each
+    request of the kernel."""
     if fds:
         notify_supervisor(f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", fds)
 

@@ -1,9 +1,9 @@
-"""What the key of a mount is good for: which directory, to read or to write, and the secret that
-its session proves itself with at storage servers.
+"""What the key of a mount permits: which directory, to read or to write, and the secret by which
+its session proves itself at storage servers.
 
-With the cluster key that is everything, and the directory is looked up name by name. A key of the
-client's own is asked about at the metaserver: what is above the directory that such a key is for
-cannot be looked at (docs/decisions/0020-client-keys.md). Touched by the client's trio thread only.
+The cluster key permits everything, and the directory is looked up name by name. For a key of the
+client's own the metaserver is asked: nothing above the directory of such a key can be looked up
+(docs/decisions/0020-client-keys.md). Touched by the client's trio thread only.
 """
 
 import stat
@@ -27,35 +27,35 @@ from .meta.client import MetaClient
 
 
 class Grant:
-    """meta: of the session, put here before anything is asked."""
+    """meta: of the session; set before any other method is called."""
 
     def __init__(self, credential: Credential) -> None:
         self._credential = credential
         self.meta: MetaClient | None = None
         self.is_read_only = False
-        self.is_checked_there = False  # permissions are, as all of this client are one user
-        self.knows_users = False  # what may be done depends on who of the client asks
+        self.is_checked_there = False  # the metaserver checks permissions: all users are one
+        self.knows_users = False  # permissions depend on the user who calls
         self._data_key = b""
-        self._session = 0  # that it is of
+        self._session = 0  # the session of the secret
 
     def renew(self, credential: Credential) -> None:
-        """Another key from now on."""
+        """Uses another key from now on."""
         self._credential = credential
         self._session = 0
 
     async def know(self) -> None:
-        """What the key is good for, of a mount that another process has made."""
+        """Learns what the key permits, for a mount that another process has made."""
         if self.is_own:
             await self._ask()
 
     @property
     def is_own(self) -> bool:
-        """The key is the client's own, not the cluster's."""
+        """Whether the key is the client's own, not the cluster's."""
         return self._credential.id != CLUSTER_KEY_ID
 
     async def find_root(self, path: tuple[bytes, ...], *, sealed: bool) -> Attributes:
-        """The directory to be mounted. Raises ConfigError: it is not there, or not for this key, or
-        not sealed as it should be."""
+        """Finds the directory to be mounted. Raises ConfigError if it does not exist, is not
+        permitted by this key, or is not sealed as it should be."""
         if self.is_own:
             await self._ask()
         try:
@@ -92,7 +92,7 @@ class Grant:
         return unpack_attributes(reply.attributes)
 
     async def data_key(self, session: int) -> bytes:
-        """What this session proves itself with at storage servers."""
+        """The secret by which this session proves itself at storage servers."""
         if not self.is_own:
             return self._credential.secret
         if self._session != session:
@@ -118,7 +118,7 @@ class Grant:
             self.knows_users = bool(grant.flags & of_users)
 
     def _asked(self) -> MetaClient:
-        assert self.meta is not None, "put there when the session is open"
+        assert self.meta is not None, "set when the session is open"
         return self.meta
 
 

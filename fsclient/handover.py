@@ -1,13 +1,13 @@
 """Restart without unmount: the process hands its mount to the program that it becomes (execve).
 
-A signal (RESTART) begins it. The program on the disk is asked whether it takes over; lanes stop to
-read from the kernel, whose requests wait there; what was read is answered; what was written is at
-the targets and committed; every change of names is durable. Until then anything that goes wrong
-only means that this process goes on. Then descriptors and state go into the new program: same pid,
+A signal (RESTART) begins it. The program on the disk is asked whether it takes over. Lanes stop
+reading from the kernel, where requests then wait; requests that were read are answered; what was
+written is at the targets and committed; every change of names is durable. If anything fails until
+then, this process simply goes on. Then descriptors and state pass to the new program: same pid,
 same cgroup, same session. It opens every open file again at the metaserver, under the numbers that
-the kernel has for handles and inodes, and serves what waits, with whatever was left unanswered
-(waiting locks), which the kernel sends again. docs/decisions/0032-restart.md.
-Not here: the order of a mount's parts (fsclient.mount).
+the kernel has for handles and inodes, and serves the waiting requests, with those that were left
+unanswered (waits for locks), which the kernel sends again. docs/decisions/0032-restart.md. The
+order of a mount's parts is in fsclient.mount.
 """
 
 import json
@@ -36,8 +36,8 @@ from .keeper import state_file
 from .meta.client import MetaClient
 from .survival import read_record
 
-ENVIRONMENT: Final = "BRAIDFS_HANDED"  # a descriptor with the state; "check": does it fit?
-VERSION: Final = 2  # of the state: a program takes its own alone
+ENVIRONMENT: Final = "BRAIDFS_HANDED"  # descriptor of the state; "check": say if it fits
+VERSION: Final = 2  # of the state: a program accepts only its own
 CHECK: Final = "check"
 CHECK_TIMEOUT_S: Final = 30.0
 ANSWER_TIMEOUT_S: Final = 15.0
@@ -48,7 +48,7 @@ HANDLES_OF_A_GENERATION: Final = 1 << 48
 
 
 class NotHandedError(BraidError):
-    """This process goes on; the message says why."""
+    """This process goes on with the mount; the message says why."""
 
 
 class NoSuccessorError(NotHandedError):
@@ -65,8 +65,9 @@ class HandedSession:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What the next process gets. fds: of the kernel's connection. agreed: with it, at INIT.
-    is_killed: the process before was killed. unclean: inodes of which it took bytes along."""
+    """What the next process gets. fds: of the kernel's connection. agreed: what was negotiated at
+    INIT. is_killed: the former process was killed. unclean: inodes of which bytes were lost with
+    it."""
 
     generation: int
     in_background: bool
@@ -80,18 +81,19 @@ class Handed:
     unclean: tuple[int, ...] = ()
 
 
-# ---- the process that goes ------------------------------------------------------------------
+# ---- the process that leaves ----------------------------------------------------------------
 
 
 async def leave(
     datapath: Datapath, files: FileSystem, meta: MetaClient, running: Callable[[], int]
 ) -> Callable[[], Handed]:
-    """Hand the mount over; what is returned says the state, once nothing is asked of the metaserver
-    any more. running: handlers that are at work. Raises NotHandedError: nothing was changed."""
+    """Prepares the mount to be handed over. Call the returned function for the state when no more
+    requests are sent to the metaserver. running: returns how many handlers are running. Raises
+    NotHandedError: nothing was changed."""
     await _check_successor()
     if not datapath.mounting.pause(True):
         datapath.mounting.pause(False)
-        raise NotHandedError("the lanes do not stop to read")
+        raise NotHandedError("the lanes do not stop reading")
     try:
         await _settle(datapath, files, meta, running)
     except BaseException as error:
@@ -117,11 +119,11 @@ async def _settle(
     datapath: Datapath, files: FileSystem, meta: MetaClient, running: Callable[[], int]
 ) -> None:
     with trio.move_on_after(ANSWER_TIMEOUT_S) as answering:
-        while datapath.mounting.unanswered() > files.locks.waiting_count:  # noqa: ASYNC110 - lanes tell not
+        while datapath.mounting.unanswered() > files.locks.waiting_count:  # noqa: ASYNC110 - polls
             await trio.sleep(POLL_S)
     if answering.cancelled_caught:
         count = datapath.mounting.unanswered()
-        raise NotHandedError(f"{count} requests wait, for a server perhaps")
+        raise NotHandedError(f"{count} requests wait, perhaps for a server")
     with trio.move_on_after(SYNC_TIMEOUT_S) as syncing:
         await files.births.give_back_all()
         files.inodes.single_open()
@@ -137,9 +139,9 @@ async def _settle(
         lambda token: datapath.names.lease_drop(token, (), 0), NOTIFIED_TIMEOUT_S
     )
     if not told or datapath.mounting.unanswered() > files.locks.waiting_count:
-        raise NotHandedError("the kernel is busy with what it was told")
+        raise NotHandedError("the kernel is still busy with notifications")
     if running() > files.locks.waiting_count:
-        raise NotHandedError("a request is still worked on")
+        raise NotHandedError("a request is still running")
 
 
 def _program() -> str:
@@ -150,7 +152,7 @@ def _program() -> str:
 
 
 async def _check_successor() -> None:
-    """The program that is there now begins, and takes this state."""
+    """Checks that the program which is on the disk now starts, and accepts this state."""
     environment = {**os.environ, ENVIRONMENT: CHECK}
     try:
         with trio.fail_after(CHECK_TIMEOUT_S):
@@ -163,7 +165,7 @@ async def _check_successor() -> None:
                 stdin=subprocess.DEVNULL,
             )
     except (OSError, trio.TooSlowError) as error:
-        raise NoSuccessorError(f"{sys.argv[0]} does not begin: {error!r}") from error
+        raise NoSuccessorError(f"{sys.argv[0]} does not start: {error!r}") from error
     said = ended.stdout.decode(errors="replace").strip()
     if ended.returncode or said != str(VERSION):
         raise NoSuccessorError(
@@ -172,7 +174,7 @@ async def _check_successor() -> None:
 
 
 def become(handed: Handed) -> None:
-    """Become the program that goes on. Returns only by an OSError."""
+    """Becomes the program that goes on. Returns only by an OSError."""
     place = state_file(asdict(handed))
     os.set_inheritable(place, True)
     environment = {
@@ -187,17 +189,17 @@ def become(handed: Handed) -> None:
 
 
 def is_check() -> bool:
-    """Whether this process is only to say what it would take."""
+    """Whether this process must only say whether it would take over."""
     return os.environ.get(ENVIRONMENT) == CHECK
 
 
 def is_taking() -> bool:
-    """Whether this process goes on with a mount."""
+    """Whether this process takes over a mount."""
     return os.environ.get(ENVIRONMENT, CHECK) != CHECK
 
 
 def taken() -> Handed | None:
-    """What this process goes on with, if it does."""
+    """The mount that this process takes over, if any."""
     version, _, fd = os.environ.pop(ENVIRONMENT, "").partition(":")
     if not fd:
         return None
@@ -208,7 +210,7 @@ def taken() -> Handed | None:
     for number in raw["fds"]:
         os.set_inheritable(number, False)
     is_killed = "record" in raw
-    if is_killed:  # the keeper knows little; what was open is in the record
+    if is_killed:  # the keeper knows little: the record says what was open
         files, unclean = read_record(raw["record"])
         os.close(raw["record"])
         session = HandedSession(raw["session"], 0, 1, 0)
@@ -232,10 +234,10 @@ def taken() -> Handed | None:
 async def restore(
     handed: Handed, datapath: Datapath, files: FileSystem, locks: tuple[HeldLock, ...]
 ) -> list[int]:
-    """What was open is open again; inodes of which that cannot be had. locks: what the metaserver
-    has for the session, where the process before could not tell."""
+    """Opens again what was open; returns the inodes for which that failed. locks: those that the
+    metaserver has for the session, if the former process could not report them."""
     opened = [(handle.fh, handle.ino) for handle in handed.files.handles]
-    # Also of what cannot be opened again.
+    # Also the files that cannot be opened again.
     datapath.mounting.backings_put(handed.files.backings, opened)
     lost = await handed.files.restore(files)
     if handed.is_killed:
@@ -247,12 +249,12 @@ async def restore(
 
 
 def take_over(datapath: Datapath, handed: Handed) -> None:
-    """In place of mounting. Raises OSError."""
+    """Takes over the kernel's connection, in place of mounting. Raises OSError."""
     first = FIRST_HANDLE + handed.generation * HANDLES_OF_A_GENERATION
     datapath.mounting.take_over(list(handed.fds), handed.agreed, first)
 
 
 def named(handed: Handed, previous: Handed | None, *, in_background: bool) -> Handed:
-    """With what the going process is to the next one."""
+    """Adds what the next process must know of this one."""
     generation = 1 + (previous.generation if previous else 0)
     return replace(handed, generation=generation, in_background=in_background)

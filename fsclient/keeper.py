@@ -2,12 +2,13 @@
 
     python -I -m fsclient.keeper SOCKET PID MOUNTPOINT
 
-It is the client's parent, and does nothing but wait. The client gives it the descriptors of the
-kernel's connection, the record of what is open, and the words to start it again (Kept, by
-fsclient.survival). If the client is killed, the kernel's connection goes on existing, requests wait
-in it, and the keeper starts the program that is on the disk with all that. When the client ends by
-itself, so does the keeper. docs/decisions/0034-survival.md. Imports nothing but the standard
-library: it costs a few MiB of memory. Not here: what the next client does (fsclient.handover).
+It is the client's parent, and only waits. The client gives it the descriptors of the kernel's
+connection, the record of what is open, and the command line to start it again (Kept, by
+fsclient.survival). If the client is killed, the kernel's connection continues to exist, requests
+wait in it, and the keeper starts the program that is on the disk with all that. When the client
+ends by itself, so does the keeper. docs/decisions/0034-survival.md. It imports nothing but the
+standard library, so it costs a few MiB of memory. What the next client does is in
+fsclient.handover.
 """
 
 import contextlib
@@ -23,12 +24,12 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-SOCKET: Final = "BRAIDFS_KEEPER"  # in the environment: the client's end of the socket
-HANDED: Final = "BRAIDFS_HANDED"  # that of fsclient.handover
+SOCKET: Final = "BRAIDFS_KEEPER"  # environment variable: the client's end of the socket
+HANDED: Final = "BRAIDFS_HANDED"  # as in fsclient.handover
 GENERATION: Final = "BRAIDFS_GENERATION"
 MESSAGE_SIZE_MAX: Final = 1 << 17
 DESCRIPTORS_MAX: Final = 250
-STARTS_MAX: Final = 20  # in a row, of clients that lived for less than SERVED_S
+STARTS_MAX: Final = 20  # in a row, of clients that lived less than SERVED_S
 SERVED_S: Final = 2.0
 DELAY_S_MIN: Final = 0.05
 DELAY_S_MAX: Final = 30.0
@@ -37,8 +38,8 @@ LOOKS_TO_BELIEVE: Final = 2
 
 
 def state_file(state: dict[str, Any]) -> int:
-    """A file in memory, at its beginning: the state as JSON, bytes in hexadecimal. No child
-    inherits it unless told to."""
+    """Makes a file in memory, positioned at its beginning: the state as JSON, bytes in hexadecimal.
+    No child inherits it unless that is set."""
     place = os.memfd_create("braidfs-handed", os.MFD_CLOEXEC)
     with os.fdopen(os.dup(place), "wb") as file:
         file.write(json.dumps(state, default=bytes.hex).encode())
@@ -48,8 +49,8 @@ def state_file(state: dict[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the client said last, and its descriptors: the record of what is open, then those of
-    the kernel's connection."""
+    """The client's last message, and its descriptors: the record of what is open, then those of the
+    kernel's connection."""
 
     said: dict[str, Any]
     fds: tuple[int, ...]
@@ -62,15 +63,16 @@ class Keeper:
         self._kept: Kept | None = None
         self._starts = 0  # in a row
         self._started_at = time.monotonic()
-        self._is_told = False  # by the client that runs now: it serves
-        self._dying: set[int] = set()  # killed, but the kernel keeps a thread
+        self._is_told = False  # the present client has said that it serves
+        self._dying: set[int] = set()  # killed clients of which the kernel keeps a thread
 
     def run(self) -> None:
         while self._is_to_go_on(self._watch()) and self._start_again():
             pass
 
     def _start_again(self) -> bool:
-        """Perhaps in a while: memory or descriptors are short, or the program is being replaced."""
+        """Starts the client, with pauses if it fails: memory or descriptors may be short, or the
+        program is being replaced."""
         while self._starts < STARTS_MAX:
             delay_s = min(DELAY_S_MAX, DELAY_S_MIN * 2**self._starts) if self._starts else 0.0
             select.select((), (), (), delay_s)
@@ -85,7 +87,7 @@ class Keeper:
         return False
 
     def _watch(self) -> int:
-        """Take what the client says until it ends; how it ended."""
+        """Takes the client's messages until it ends; returns its exit status."""
         process = os.pidfd_open(self._pid)
         poll = select.poll()
         poll.register(process, select.POLLIN)
@@ -115,7 +117,7 @@ class Keeper:
                 self._dying.discard(pid)
 
     def _take(self, end: socket.socket) -> bool:
-        """One message; False: there will be none any more."""
+        """Takes one message. False: no more will come."""
         try:
             octets, fds, _, _ = socket.recv_fds(end, MESSAGE_SIZE_MAX, DESCRIPTORS_MAX)
         except OSError:
@@ -128,7 +130,7 @@ class Keeper:
         return True
 
     def _is_to_go_on(self, status: int) -> bool:
-        """It was killed; or it could not take over, which may be otherwise in a while."""
+        """Whether to start the client again: it was killed, or it could not take over yet."""
         if time.monotonic() - self._started_at > SERVED_S and self._is_told:
             self._starts = 0
         failed = os.WIFSIGNALED(status) or (not self._is_told and os.WEXITSTATUS(status) != 0)
@@ -164,7 +166,7 @@ class Keeper:
             )
             failing.pop_all()
         self._pid, self._end = child.pid, ours
-        child.returncode = 0  # it is waited for here
+        child.returncode = 0  # this process waits for it
 
     def _forget(self) -> None:
         for fd in self._kept.fds if self._kept else ():
@@ -173,15 +175,15 @@ class Keeper:
 
 
 def _tell(what: str) -> None:
-    """To the system's log: this process has no other."""
+    """Writes to the system's log: this process has no other."""
     syslog.openlog("braidfs-keeper", syslog.LOG_PID, syslog.LOG_DAEMON)
     syslog.syslog(syslog.LOG_ERR, what)
 
 
 def _is_dead(pid: int) -> bool:
-    """Its first thread has ended, so it was killed; others may wait in the kernel, for answers that
-    only the next client can give (a notification for a page that a READ has locked), and hold up
-    the end of the process."""
+    """Whether its first thread has ended, so it was killed. Other threads may wait in the kernel
+    for answers that only the next client can give (a notification for a page that a READ has
+    locked), and hold up the end of the process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs memory
             return file.read().rpartition(b")")[2].split()[0] == b"Z"
@@ -190,7 +192,7 @@ def _is_dead(pid: int) -> bool:
 
 
 def become_keeper(pid: int, end: socket.socket, mountpoint: str) -> None:
-    """This process, the parent of the client `pid`, holds its descriptors from now on."""
+    """Makes this process, the parent of the client `pid`, its keeper."""
     end.set_inheritable(True)
     words = [sys.executable, "-I", "-m", "fsclient.keeper", str(end.fileno()), str(pid), mountpoint]
     os.execv(sys.executable, words)

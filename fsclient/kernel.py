@@ -1,7 +1,7 @@
-"""The mountpoint as the kernel sees it: checks before, tuning and unmounting after.
+"""The mountpoint in the kernel: checks before, tuning and unmounting after.
 
 Nothing here may be called in the trio thread once the mount is served, except unmount(): a system
-call on our own mount waits for this very program.
+call on our own mount waits for this same program.
 """
 
 import errno
@@ -19,8 +19,7 @@ UNMOUNT_SECONDS_MAX = 30.0
 
 
 def check_mountpoint(mountpoint: str) -> None:
-    """Raises ConfigError with one sentence. What is left there of a client that is gone is
-    unmounted."""
+    """Raises ConfigError with one sentence. Unmounts what a dead client has left there."""
     path = Path(mountpoint)
     for line in mount_table():
         is_there = line.mountpoint == mountpoint and line.kind == FILE_SYSTEM_TYPE
@@ -38,7 +37,7 @@ def check_mountpoint(mountpoint: str) -> None:
 
 
 def _bury(mountpoint: str) -> bool:
-    """Unmount it if it is dead (ENOTCONN); whoever still uses it gets errors as before."""
+    """Unmounts it if it is dead (ENOTCONN); programs that still use it get errors as before."""
     look = subprocess.Popen(
         ["stat", "--", mountpoint],
         stdin=subprocess.DEVNULL,
@@ -48,7 +47,7 @@ def _bury(mountpoint: str) -> bool:
     )
     try:
         _, said = look.communicate(timeout=LOOK_SECONDS_MAX)
-    except subprocess.TimeoutExpired:  # it is alive, and slow: the look may hang with it
+    except subprocess.TimeoutExpired:  # the mount is alive, and slow: stat() may hang with it
         look.kill()
         return False
     if os.strerror(errno.ENOTCONN).encode() not in said:
@@ -59,7 +58,7 @@ def _bury(mountpoint: str) -> bool:
 
 
 def check_device() -> None:
-    """Raises ConfigError when there is no FUSE here."""
+    """Raises ConfigError when this machine has no FUSE."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
     except FileNotFoundError:
@@ -75,14 +74,14 @@ def is_mounted(mountpoint: str) -> bool:
 
 
 def raise_read_ahead(mountpoint: str, kib: int) -> None:
-    """Let the kernel read ahead that much. Needs a thread: stat() asks our own mount."""
+    """Lets the kernel read ahead that much. Call it in a thread: stat() asks our own mount."""
     device = Path(mountpoint).stat().st_dev
     knob = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     knob.write_text(f"{kib}\n")
 
 
 async def unmount(mountpoint: str) -> None:
-    """Unmount, lazily if it is busy. The mount must still be served."""
+    """Unmounts, lazily if the mount is busy. It must still be served."""
     for command in _unmount_commands(mountpoint):
         result = await trio.run_process(command, check=False, capture_stderr=True)
         if result.returncode == 0:
@@ -105,13 +104,13 @@ class Mount:
 
 
 def mount_table() -> list[Mount]:
-    """Of this process."""
+    """The mounts that this process sees."""
     text = os.fsdecode(Path("/proc/self/mounts").read_bytes())  # names are bytes
     return [Mount(line) for line in text.split("\n") if line]
 
 
 def unescape(word: str) -> str:
-    """The kernel writes space, tab, newline and backslash as octal."""
+    """Decodes the octal form in which the kernel writes space, tab, newline and backslash."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         word = word.replace(code, character)
     return word

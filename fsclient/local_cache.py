@@ -1,4 +1,4 @@
-"""The local cache of a mount: a directory on this node's own disk that native keeps read bytes in.
+"""The local cache of a mount: a directory on this node's own disk in which native keeps read bytes.
 
 Only the options are here; native/src/cache has the cache (docs/decisions/0035-local-cache.md).
 """
@@ -23,7 +23,7 @@ CAP_SYS_ADMIN: Final = 1 << 21
 
 
 def cache_size(options: MountOptions) -> int:
-    """In bytes; 0: there is to be no cache. Raises ConfigError."""
+    """The cache's size in bytes; 0: no cache. Raises ConfigError."""
     if not options.cache_dir:
         if options.cache_size:
             raise ConfigError("the mount option 'cache_size' needs cache_dir=DIRECTORY beside it")
@@ -45,7 +45,7 @@ def cache_size(options: MountOptions) -> int:
 
 
 def check_passthrough(options: MountOptions, status: Path = Path("/proc/self/status")) -> None:
-    """Raises ConfigError: the kernel lets none pass through without that capability."""
+    """Raises ConfigError if this process lacks the capability that passthrough needs."""
     if not options.passthrough:
         return
     try:
@@ -65,8 +65,9 @@ async def open_cache(
     *,
     needed: bool = True,
 ) -> None:
-    """Before lanes start. known: the map, once the metaserver has told it. Raises ConfigError; a
-    mount for which it is not needed, as it serves already, goes on without."""
+    """Opens the cache, before lanes start. known: returns the map once the metaserver has sent it.
+    Raises ConfigError; but a mount that does not need the cache, as it serves already, goes on
+    without it."""
     try:
         size = cache_size(options)
         if size:
@@ -80,9 +81,9 @@ async def open_cache(
 
 
 async def _cluster(meta: MetaClient, known: Callable[[], ClusterMap | None]) -> bytes:
-    """The uuid of the file system."""
+    """Returns the uuid of the file system."""
     if known() is None:
-        await meta.call(Op.BARRIER, Empty(), Empty)  # the map was asked for before
+        await meta.call(Op.BARRIER, Empty(), Empty)  # the map was requested before this
     cluster_map = known()
     if cluster_map is None:
         raise ConfigError("cache_dir: the metaserver does not say which file system this is")

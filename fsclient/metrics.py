@@ -1,6 +1,6 @@
-"""The client's metrics: filled from what its parts count anyway, once a second.
+"""The client's metrics: filled once a second from what its parts count anyway.
 
-The handlers' latencies are observed as they happen, and only when an endpoint is configured.
+The handlers' latencies are observed as they happen, and only if an endpoint is configured.
 """
 
 import errno
@@ -32,9 +32,9 @@ class ClientMetrics:
     def __init__(
         self, listen: str, certificate: HttpCertificate | None = None, *, is_patient: bool = False
     ) -> None:
-        """is_patient: the address may be a killed process's for a while (the kernel may keep a
-        thread of it, and all its sockets, until this one answers); run() listens when it is free.
-        Raises ConfigError."""
+        """is_patient: a killed process may have the address for a while (the kernel may keep a
+        thread of it, and all its sockets, until this process answers); run() listens when it is
+        free. Raises ConfigError."""
         self.metrics = Metrics("client")
         address = parse_address(listen)
         self._open = partial(MetricsEndpoint, self.metrics, address.host, address.port, certificate)
@@ -54,9 +54,9 @@ class ClientMetrics:
                 self._log.warning("no metrics yet", error=error)
 
     def watch(self, operations: Operations) -> None:
-        """Count and time every handler."""
+        """Counts and times every handler."""
         metrics = self.metrics
-        made: dict[str, tuple[Counter, Histogram]] = {}  # by handler: finding them costs as much
+        made: dict[str, tuple[Counter, Histogram]] = {}  # by handler: searching them costs too much
 
         def observe(handler: str, seconds: float, failed: bool) -> None:
             count, latency = made.get(handler) or made.setdefault(
@@ -75,14 +75,14 @@ class ClientMetrics:
 
     @contextmanager
     def watching(self, operations: Operations, datapath: Datapath) -> Iterator["Run"]:
-        """Counts what these do until the end of the block, as long as run() runs."""
+        """Counts what these do until the end of the block, while run() runs."""
         self.watch(operations)
         self.metrics.collect_native(datapath.mounting.counters)
         with closing(self):
             yield self.run
 
     async def run(self, meta: MetaClient, data: DataConnections) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         self.metrics.up(True)
         held = self.metrics.gauge("braidfs_mutations_held")
         told_meta = told_data = 0
@@ -113,7 +113,7 @@ def _with_remedy(error: ConfigError) -> ConfigError:
 
 
 async def run_without_metrics(meta: MetaClient, data: DataConnections) -> None:
-    """Instead of ClientMetrics.run where nobody wants metrics."""
+    """Takes the place of ClientMetrics.run when there are no metrics."""
 
 
 def traffic_of(datapath: Datapath) -> Traffic:

@@ -1,7 +1,8 @@
-"""The task that takes events from the native lanes and hands each to whom it concerns.
+"""The task that takes events from the native lanes and passes each to its handler.
 
 An eventfd becomes readable, reap() returns what is queued; each event is handled synchronously, so
-that one turn of the loop serves a whole batch. docs/INTERFACES.md 3.1 has the table of events.
+that one turn of the loop handles a whole batch. docs/INTERFACES.md 3.1 has the table of events.
+Touched by the trio thread only.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ BATCHES_AT_ONCE_MAX = 64
 
 
 class Listener(Protocol):
-    """Who calls listen() before it goes by what lanes have told."""
+    """A user of what lanes report, who calls listen() before."""
 
     listen: Callable[[], None]
 
@@ -63,7 +64,7 @@ class Reaper:
                 await trio.lowlevel.checkpoint()
 
     def reap_waiting(self) -> None:
-        """What has been told until now, also what would be told a little later."""
+        """Handles all events so far, also those that would be reported a little later."""
         for _ in range(BATCHES_AT_ONCE_MAX):
             if self.reap_batch() < REAP_COUNT_MAX:
                 break

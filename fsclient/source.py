@@ -1,4 +1,4 @@
-"""What is mounted, as people write it: HOST[:PORT][,HOST2[:PORT]...]:/SUBDIR."""
+"""What is mounted, as people write it: HOST[:PORT][,HOST2[:PORT]...]:/SUBDIR. Pure."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from fscommon.net.address import parse_address
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """addresses: of metaservers, to be tried in turn. path: components below the root."""
+    """addresses: of metaservers, tried in turn. path: components below the root."""
 
     addresses: tuple[str, ...]
     path: tuple[bytes, ...]

@@ -1,10 +1,10 @@
-"""What the next process needs if this one is killed, kept where it outlives this one.
+"""Keeps what the next process needs if this one is killed.
 
-Native notes each open file in shared memory (its record), and each inode that has written bytes
-which are not durable. The record and the descriptors of the kernel's connection go to whoever holds
-them: the keeper of a mount in the background (fsclient.keeper), or systemd's store where the mount
-is a service (fsclient.fd_store). docs/decisions/0034-survival.md.
-Not here: how the next process goes on (fsclient.handover, fsclient.fs.handed).
+Native notes in shared memory (its record) each open file, and each inode that has written bytes
+which are not durable. The record and the descriptors of the kernel's connection go to their holder:
+the keeper of a mount in the background (fsclient.keeper), or systemd's store if the mount is a
+service (fsclient.fd_store). docs/decisions/0034-survival.md. How the next process goes on is in
+fsclient.handover and fsclient.fs.handed.
 """
 
 import json
@@ -26,12 +26,12 @@ from .keeper import DESCRIPTORS_MAX, SOCKET
 
 _ROW: Final = struct.Struct("<QQIIII")  # handle, inode, flags, direct, kind
 _MAGIC: Final = 0x314E45504F465242
-_HANDLE, _DIRECTORY, _UNCLEAN, _BACKING = 1, 2, 3, 4  # the last: stamp, inode, id
+_HANDLE, _DIRECTORY, _UNCLEAN, _BACKING = 1, 2, 3, 4  # a _BACKING has stamp, inode, id
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Of this process and its mount. version: of fsclient.handover's state."""
+    """What the holder learns of this process and its mount. version: of the state's format."""
 
     version: int
     generation: int
@@ -40,8 +40,8 @@ class Told:
 
 
 class Survival:
-    """From before the first request to the end of the process. Nobody holds anything if neither a
-    keeper nor a store of descriptors is there."""
+    """It lives from before the first request to the end of the process. Nobody holds anything if
+    there is neither a keeper nor a store of descriptors."""
 
     def __init__(self, datapath: Datapath) -> None:
         self._datapath = datapath
@@ -55,11 +55,11 @@ class Survival:
 
     @property
     def is_service(self) -> bool:
-        """The supervisor holds the mount."""
+        """Whether the supervisor holds the mount."""
         return self._store is not None
 
     def tell(self, told: Told, session: int) -> None:
-        """Lanes run: from now on the mount outlives this process."""
+        """Called when lanes run: from now on the mount outlives this process."""
         self._told = told
         self.session_changed(session)
 
@@ -68,8 +68,8 @@ class Survival:
             return
         try:
             fds, agreed = self._datapath.mounting.share()
-        except OSError as error:  # it was unmounted meanwhile
-            self._log.info("there is no mount any more to be held", error=error)
+        except OSError as error:  # the mount was unmounted meanwhile
+            self._log.info("there is no mount left to hold", error=error)
             return
         state = {
             "generation": self._told.generation + 1,
@@ -110,7 +110,7 @@ def _keeper() -> socket.socket | None:
 
 
 def read_record(fd: int) -> tuple[HandedFiles, tuple[int, ...]]:
-    """What a killed process had open, and the inodes of which bytes may be lost."""
+    """Reads what a killed process had open, and the inodes of which bytes may be lost."""
     handles: list[HandedHandle] = []
     directories: list[tuple[int, int]] = []
     unclean: list[int] = []

@@ -1,11 +1,11 @@
-"""Log lines of a daemon without a log file: to syslog (and so to the journal)."""
+"""Sends log lines of a daemon without a log file to syslog (and so to the journal)."""
 
 import io
 import syslog
 
 
 class SyslogStream(io.TextIOBase):
-    """A text stream whose every write is one line of the log."""
+    """A text stream; every write is one line of the log."""
 
     def __init__(self, program: str) -> None:
         super().__init__()

@@ -57,20 +57,6 @@ class Event(NamedTuple):
     payload: bytes
 
 
-class TargetRow(NamedTuple):
-    """What target_info() returns."""
-
-    target: int
-    uuid: bytes
-    incarnation: int
-    bytes_total: int
-    bytes_free: int
-    objects: int
-    errors: int
-    files_total: int
-    files_free: int
-
-
 RawEvent = tuple[int, int, int, int, int, bytes]
 
 

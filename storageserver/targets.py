@@ -12,12 +12,12 @@ import os
 import tempfile
 import uuid
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
 from fscommon.errors import ConfigError
-from fscommon.native import TargetRow
-from fscommon.native_ports import ChunkServer
+from fscommon.native_ports import ChunkServer, TargetRow
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from fscommon.wire.admin import Traffic
@@ -94,12 +94,12 @@ class Targets:
         self._metrics.gauge("braidfs_targets_unserved").set(len(refusals))
 
     def reports(self) -> tuple[TargetReport, ...]:
-        rows = [TargetRow(*self._native.target_info(index)) for index in range(len(self._paths))]
+        rows = [self._native.target_info(index) for index in range(len(self._paths))]
         for path, row in zip(self._paths, rows, strict=True):
             if row.target:
                 self._measure(row)
                 self._measure_wear(path, row.target)
-        return tuple(TargetReport(*row) for row in rows)
+        return tuple(map(_report_of, rows))
 
     def traffic(self) -> Traffic:
         counters = self._native.counters()
@@ -116,7 +116,7 @@ class Targets:
         if len(ids) != len(self._paths):
             raise ConfigError(f"the metaserver named {len(ids)} targets of {len(self._paths)}")
         for index, (path, target) in enumerate(zip(self._paths, ids, strict=True)):
-            known = TargetRow(*self._native.target_info(index)).target
+            known = self._native.target_info(index).target
             if known not in (0, target):
                 raise ConfigError(
                     f"target {path} is number {known}, but the metaserver knows it as {target}"
@@ -143,7 +143,7 @@ class Targets:
         except (OSError, ValueError) as error:
             raise ConfigError(f"target {config.path} cannot be opened: {error}") from error
         self._opened.append(config.path)
-        row = TargetRow(*self._native.target_info(index))
+        row = self._native.target_info(index)
         self._log.info(
             "target opened",
             path=config.path,
@@ -213,3 +213,7 @@ def superblock_uuid(path: Path) -> bytes | None:
     if len(head) < _UUID_AT.stop or not head.startswith(_MAGIC):
         raise ConfigError(f"{path}/superblock is not that of a BraidFS target")
     return head[_UUID_AT]
+
+
+def _report_of(row: TargetRow) -> TargetReport:
+    return TargetReport(*(getattr(row, field.name) for field in fields(TargetReport)))

@@ -44,6 +44,38 @@ class TlsContext:
         TLS on a socket of the caller's. peer_name: of a client, whom it dialled. records_per_key: after so many the keys change.
         """
 
+class TargetRow:
+    """
+    What a target is and has; target 0: the metaserver has not numbered it; files_total: inodes of its file system, 0 where bytes alone limit it; errors: I/O errors and corrupt blocks since it was opened.
+    """
+
+    @property
+    def target(self) -> int: ...
+
+    @property
+    def uuid(self) -> bytes: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def bytes_total(self) -> int: ...
+
+    @property
+    def bytes_free(self) -> int: ...
+
+    @property
+    def objects(self) -> int: ...
+
+    @property
+    def errors(self) -> int: ...
+
+    @property
+    def files_total(self) -> int: ...
+
+    @property
+    def files_free(self) -> int: ...
+
 class ChunkServer:
     """The data plane of one storage server."""
 
@@ -74,9 +106,9 @@ class ChunkServer:
     def target_assign(self, index: int, target: int) -> None:
         """The number from the metaserver, which the superblock keeps."""
 
-    def target_info(self, index: int) -> tuple[int, bytes, int, int, int, int, int, int, int]:
+    def target_info(self, index: int) -> TargetRow:
         """
-        target, uuid, incarnation, bytes in all and free, objects, errors, files in all (0: without a limit) and free. Raises ValueError.
+        What a target is and has. Raises ValueError if there is no such target.
         """
 
     def start(self) -> None:

@@ -109,7 +109,19 @@ void target_assign(ChunkServer& server, size_t index, uint32_t target) {
   if (status != Status::kOk) raise_status(status, "the target cannot get this id");
 }
 
-nb::tuple target_info(ChunkServer& server, size_t index) {
+struct TargetRow {
+  uint32_t target;
+  nb::bytes uuid;
+  uint64_t incarnation;
+  uint64_t bytes_total;
+  uint64_t bytes_free;
+  uint64_t objects;
+  uint64_t errors;
+  uint64_t files_total;
+  uint64_t files_free;
+};
+
+TargetRow target_info(ChunkServer& server, size_t index) {
   braidfs::store::StoreFigures figures;
   bool known = false;
   {
@@ -117,9 +129,9 @@ nb::tuple target_info(ChunkServer& server, size_t index) {
     known = server.target_figures(index, figures);
   }
   if (!known) throw nb::value_error("no such target");
-  return nb::make_tuple(figures.target, to_bytes(figures.uuid), figures.incarnation,
-                        figures.bytes_total, figures.bytes_free, figures.objects, figures.errors,
-                        figures.files_total, figures.files_free);
+  return {figures.target,      to_bytes(figures.uuid), figures.incarnation,
+          figures.bytes_total, figures.bytes_free,     figures.objects,
+          figures.errors,      figures.files_total,    figures.files_free};
 }
 
 int rdma_open(ChunkServer& server, const std::string& device, uint8_t port, uint8_t gid_index,
@@ -188,6 +200,19 @@ using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 }  // namespace
 
 void bind_server(nb::module_& module) {
+  nb::class_<TargetRow>(module, "TargetRow",
+                        "What a target is and has; target 0: the metaserver has not numbered it; "
+                        "files_total: inodes of its file system, 0 where bytes alone limit it; "
+                        "errors: I/O errors and corrupt blocks since it was opened.")
+      .def_ro("target", &TargetRow::target)
+      .def_ro("uuid", &TargetRow::uuid)
+      .def_ro("incarnation", &TargetRow::incarnation)
+      .def_ro("bytes_total", &TargetRow::bytes_total)
+      .def_ro("bytes_free", &TargetRow::bytes_free)
+      .def_ro("objects", &TargetRow::objects)
+      .def_ro("errors", &TargetRow::errors)
+      .def_ro("files_total", &TargetRow::files_total)
+      .def_ro("files_free", &TargetRow::files_free);
   nb::class_<ChunkServer> type(module, "ChunkServer", "The data plane of one storage server.");
   braidfs::bindings::bind_rdma(type);
   type.def(nb::new_(&make_server), nb::kw_only(), "lane_count"_a, "io"_a, "busy_poll_us"_a = 0,
@@ -203,10 +228,7 @@ void bind_server(nb::module_& module) {
       .def("target_assign", &target_assign, "index"_a, "target"_a,
            "The number from the metaserver, which the superblock keeps.")
       .def("target_info", &target_info, "index"_a,
-           nb::sig("def target_info(self, index: int) "
-                   "-> tuple[int, bytes, int, int, int, int, int, int, int]"),
-           "target, uuid, incarnation, bytes in all and free, objects, errors, files in all (0: "
-           "without a limit) and free. Raises ValueError.")
+           "What a target is and has. Raises ValueError if there is no such target.")
       .def("start", &ChunkServer::start, ReleaseGil(), "Begins to serve.")
       .def("stop", &ChunkServer::stop, "deadline_ms"_a, ReleaseGil(),
            "Finishes, syncs everything and marks the targets clean.")

@@ -183,7 +183,7 @@ def test_bytes_and_sums_come_back(server: Server, offset: int, length: int) -> N
     payload = os.urandom(length)
     written = write(peer, offset, payload)
     assert written.status is Status.OK
-    incarnation = server.chunks.target_info(server.index)[2]
+    incarnation = server.chunks.target_info(server.index).incarnation
     assert written.header.offset == incarnation
     found = read(peer, offset, length)
     assert found.status is Status.OK

@@ -11,7 +11,7 @@ import trio
 
 from fscommon.auth.key import create_key, load_key
 from fscommon.errors import FsError
-from fscommon.native import RawEvent, TargetRow
+from fscommon.native import RawEvent
 from fscommon.native_ports import NativeTls
 from fscommon.net.address import Address
 from fscommon.net.memory import MemoryTransport
@@ -26,7 +26,7 @@ from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_REPLY
 from fscommon.wire.messages import Failure
 from fscommon.wire.ops import Op
-from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered
+from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
 from storageserver.config import StorageServerConfig, TargetConfig
 from storageserver.server import StorageServer
 
@@ -73,9 +73,9 @@ class FakeChunkServer:
     def target_assign(self, index: int, target: int) -> None:
         self.targets[index].target = target
 
-    def target_info(self, index: int) -> TargetRow:
+    def target_info(self, index: int) -> TargetReport:
         target = self.targets[index]
-        return TargetRow(target.target, target.uuid, 1, 1000, 900, 5, 0, 800, 700)
+        return TargetReport(target.target, target.uuid, 1, 1000, 900, 5, 0, 800, 700)
 
     def start(self) -> None:
         self.calls.append(("start",))

@@ -13,8 +13,9 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 
@@ -23,7 +24,7 @@ from tests.cluster.certificates import Certificates, make_certificates
 from tests.cluster.cluster import Cluster
 from tests.cluster.logs import Expected, LogReader, complaint
 from tests.cluster.mounts import end_keeper
-from tests.cluster.plan import free_port, make_plan
+from tests.cluster.plan import PlanWishes, Settings, free_port, make_plan
 from tests.cluster.process import stop_pid
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -125,7 +126,9 @@ def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
         item.session.stash[_FAILED] = item.session.stash.get(_FAILED, frozenset()) | {item.nodeid}
@@ -171,7 +174,7 @@ def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One cluster for all tests that leave it intact: two storage servers, two targets each."""
     if LOCAL_DIRECTORY:
         pytest.skip("BRAIDFS_TEST_DIR is set: no cluster")
-    page = {"metaserver": {"page_listen": f"127.0.0.1:{free_port(set())}"}}
+    page: Settings = {"metaserver": {"page_listen": f"127.0.0.1:{free_port(set())}"}}
     cluster = Cluster(make_plan(_new_state(), storage_servers=2, targets=2, settings=page))
     _clusters.append(cluster)
     try:
@@ -228,7 +231,7 @@ def make_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterMaker]:
         pytest.skip("BRAIDFS_TEST_DIR is set: no cluster")
     mine: list[Cluster] = []
 
-    def make(**wishes: object) -> Cluster:
+    def make(**wishes: Unpack[PlanWishes]) -> Cluster:
         cluster = Cluster(make_plan(_new_state(), **wishes))
         mine.append(cluster)
         _clusters.append(cluster)

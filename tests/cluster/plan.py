@@ -13,18 +13,17 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from tests.cluster.networks import Place
 
 PORTS = range(10_000, 30_000)
 HERE = Place()
 HOST = HERE.address
+Settings = dict[str, dict[str, object]]  # it maps a program, or "client", to its extra keys
 # Settings for tests that wait until a dead client's session and leases expire, which takes 30 s by
 # default.
-SHORT_SESSIONS: dict[str, dict[str, object]] = {
-    "metaserver": {"session_timeout_s": 4, "lease_duration_s": 4}
-}
+SHORT_SESSIONS: Settings = {"metaserver": {"session_timeout_s": 4, "lease_duration_s": 4}}
 
 
 class PlanError(Exception):
@@ -47,8 +46,7 @@ class ClusterPlan:
     metaserver: ServerPlan
     storageservers: tuple[ServerPlan, ...]
     client_metrics_port: int
-    # They map a program, or "client", to its extra keys.
-    settings: dict[str, dict[str, object]] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     client_options: tuple[str, ...] = ()
     client_place: Place = HERE
 
@@ -91,6 +89,17 @@ class ClusterPlan:
         return self.state / "targets" / f"{server.name}-{index}"
 
 
+class PlanWishes(TypedDict, total=False):
+    """What may be given to make_plan() beside the state."""
+
+    mount: Path | None
+    storage_servers: int | None
+    targets: int | None
+    settings: Settings | None
+    client_options: Sequence[str]
+    places: Mapping[str, Place] | None
+
+
 def free_port(taken: set[int]) -> int:
     """A port on which no program listens now, and that is not in `taken`; it is added there."""
     for _ in range(1000):
@@ -119,7 +128,7 @@ def make_plan(
     mount: Path | None = None,
     storage_servers: int | None = None,
     targets: int | None = None,
-    settings: dict[str, dict[str, object]] | None = None,
+    settings: Settings | None = None,
     client_options: Sequence[str] = (),
     places: Mapping[str, Place] | None = None,
 ) -> ClusterPlan:

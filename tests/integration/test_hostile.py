@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.plan import make_plan
+from tests.cluster.plan import Settings, make_plan
 from tests.conftest import STATES
 from tests.hostile import data_attack, data_requests, data_run
 from tests.hostile.attack import ALL_OPS, KINDS
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @contextmanager
-def _servers(settings: dict[str, dict[str, object]], *, targets: int) -> Iterator[Cluster]:
+def _servers(settings: Settings, *, targets: int) -> Iterator[Cluster]:
     """A cluster without a mount. Its state is kept if BRAIDFS_TEST_KEEP is set."""
     STATES.mkdir(parents=True, exist_ok=True)
     state = Path(tempfile.mkdtemp(prefix="hostile-", dir=STATES))

@@ -279,7 +279,8 @@ async def test_strangers_shut_nobody_out() -> None:
         await stream.send(encode_frame(Op.PING))
         assert len(await stream.receive_batch()) == 1
         assert log.events[0] == ("connection refused", "too many handshakes")
-        for one in (stream, *waiting):
+        await stream.aclose()
+        for one in waiting:
             await one.aclose()
 
 
@@ -297,6 +298,8 @@ def test_of_strangers_the_host_goes_that_has_most() -> None:
 
 class ShortOfDescriptors(TcpTransport):
     """accept() fails until a connection is closed here."""
+
+    make_short: Callable[[], None]
 
     async def listen(self, address: Address) -> TcpListener:
         listener = await super().listen(address)

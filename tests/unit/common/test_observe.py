@@ -5,6 +5,7 @@ import logging
 import re
 import urllib.request
 from collections.abc import Iterator
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def test_a_log_file_may_be_moved_and_removed(
     log.info("three")
     assert "event=three" in file.read_text()
     (handler,) = logging.getLogger().handlers
+    assert isinstance(handler, WatchedFileHandler) and handler.stream is not None
     handler.stream.close()
     handler.stream = open("/dev/full", "w")  # noqa: SIM115 - a disk that is full
     monkeypatch.setattr(handler, "reopenIfNeeded", lambda: None)

@@ -144,16 +144,16 @@ class FakeNative:
         self.closed: list[int] = []
         self.beyond_use: list[int] = []
 
-    def rdma_open(self, device: str, port: int, gid_index: int, memory_mib: int, /) -> int:
+    def rdma_open(self, device: str, port: int, gid_index: int, memory_mib: int) -> int:
         if self.error and self.broken in ("", device):
             raise self.error
         self.opened.append((device, port, gid_index))
         return len(self.opened) - 1
 
-    def rdma_connect(self, token: int, peer: bytes, /) -> None: ...
-    def rdma_drop(self, token: int, /) -> None: ...
+    def rdma_connect(self, token: int, peer: bytes) -> None: ...
+    def rdma_drop(self, token: int) -> None: ...
 
-    def rdma_close(self, rail: int, /) -> None:
+    def rdma_close(self, rail: int) -> None:
         self.closed.append(rail)
 
     def rdma_check(self) -> list[int]:

@@ -1,5 +1,7 @@
 """Files generated from the command line are up to date in the tree: `./dev man` writes them."""
 
+from pathlib import Path
+
 import click
 import pytest
 
@@ -10,7 +12,7 @@ from tests.dev.steps import ROOT
 
 
 @pytest.mark.parametrize("path", sorted(generated()), ids=str)
-def test_generated_files_are_current(path) -> None:
+def test_generated_files_are_current(path: Path) -> None:
     assert (ROOT / path).read_text() == generated()[path], "run ./dev man"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.limits import SOLE_LEASE_S
+from fscommon.types import Ino, SessionId
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, FrameParser, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY
@@ -25,6 +26,7 @@ from metaserver.boot import Settings, boot
 from metaserver.connection import Connection
 from metaserver.engine import Engine, Time
 from metaserver.fsck import check
+from metaserver.records import intent_key
 from metaserver.store.memory import MemoryStore
 from metaserver.store.waist import Store
 
@@ -32,6 +34,7 @@ SETTINGS = Settings(
     cluster_key=b"k" * 32, session_timeout_s=30.0, chunk_size=1 << 20, stripe_width_max=4
 )
 ROOT = 1
+NO_SESSION = SessionId(0)
 USER = Caller(uid=1000, gid=1000, umask=0o022)
 
 
@@ -84,13 +87,14 @@ class Bench:
             self.commit()
 
     def finish_truncates(self) -> None:
-        from metaserver.records import intent_key  # noqa: PLC0415
-
         self.settle()
         for ino in self.engine.services.intents.take_fresh():
-            self.engine.system(lambda tx, context, ino=ino: tx.delete(intent_key(ino)))
-            self.settle()
-            self.engine.truncated(ino, self.time())
+            self._finish_truncate(ino)
+
+    def _finish_truncate(self, ino: Ino) -> None:
+        self.engine.system(lambda tx, context: tx.delete(intent_key(ino)))
+        self.settle()
+        self.engine.truncated(ino, self.time())
 
     def client(self) -> "Client":
         if len(self.engine.sessions) and not self.engine.sessions.end_sole(self.now_s):
@@ -100,7 +104,7 @@ class Bench:
         client.send(Op.SESSION_OPEN, SessionOpen(0, "c", (), 0))
         self.settle()
         opened: SessionOpened = client.take()
-        client.session = opened.session
+        client.session = SessionId(opened.session)
         return client
 
     def faults(self) -> list[str]:
@@ -112,7 +116,7 @@ class Bench:
 class Client:
     bench: Bench
     connection: Connection
-    session: int = 0
+    session: SessionId = NO_SESSION
     request_id: int = 0
     answered: int = 0
     replies: list[Frame] = field(default_factory=list)

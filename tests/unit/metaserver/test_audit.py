@@ -7,6 +7,7 @@ import pytest
 from fscommon.errors import Status
 from fscommon.wire.admin import Evict, Place
 from fscommon.wire.codec import encode
+from fscommon.wire.frame import encode_frame
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaAssign
 from metaserver.audit import Audit
@@ -14,7 +15,7 @@ from metaserver.connection import Connection
 from metaserver.ops.row import Access
 from metaserver.ops.table import ROWS
 
-from .bench import Bench, Client, encode_frame, parse
+from .bench import Bench, Client, parse
 
 
 class Lines:

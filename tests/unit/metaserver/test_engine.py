@@ -5,7 +5,7 @@ import pytest
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.limits import SOLE_LEASE_S
-from fscommon.types import FileId
+from fscommon.types import FileId, Ino, SessionId
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import encode_frame
 from fscommon.wire.header import FLAG_REPLAY, FLAG_SOLE
@@ -19,6 +19,7 @@ from fscommon.wire.messages import (
     Lookup,
     MkDir,
     Open,
+    Opened,
     ReadDir,
     Replay,
     RmDir,
@@ -226,7 +227,7 @@ def test_a_created_file_stays_while_its_reply_is_on_the_way(bench: Bench) -> Non
     back.call(Op.CREATE, request, request_id=rid)
     back.answered = rid
     assert unpack_attributes(back.call(Op.GETATTR, GetAttr(ino)).attributes).nlink == 0
-    assert bench.engine.sessions.is_open(ino)
+    assert bench.engine.sessions.is_open(Ino(ino))
     back.tell(Op.CLOSE, Close((ino,)))
     assert bench.engine.sessions.reapable == {ino}
 
@@ -275,7 +276,7 @@ def test_an_evicted_writer_leaves_an_intent(bench: Bench) -> None:
     shared = client.create(ROOT, b"shared").ino
     other.call(Op.OPEN, Open(shared, True))
     before = {ino: data_version(bench, ino) for ino in (alone, shared)}
-    session = bench.engine.sessions.get(client.session)  # type: ignore[arg-type]
+    session = bench.engine.sessions.get(client.session)
     assert session is not None
     version = bench.engine.sessions.version
     bench.engine.system(lambda tx, context: forget(tx, context, session))
@@ -290,8 +291,8 @@ def test_an_evicted_writer_leaves_an_intent(bench: Bench) -> None:
     assert client.received() == [], "its connection is cut off"
 
 
-def evict(bench: Bench, session_id: int) -> None:
-    session = bench.engine.sessions.get(session_id)  # type: ignore[arg-type]
+def evict(bench: Bench, session_id: SessionId) -> None:
+    session = bench.engine.sessions.get(session_id)
     assert session is not None
     bench.engine.system(lambda tx, context: forget(tx, context, session))
     bench.engine.sessions.remove(session.id)
@@ -363,8 +364,8 @@ def test_a_replay_gives_the_same_inode_layout_and_times(bench: Bench) -> None:
     back = come_back(after, client)
     replay = Replay(frame.header.offset, 0, encode(request), frame.body)
     again = back.replay(Op.CREATE, replay, rid)
-    before = decode(BODIES[Op.CREATE][1], frame.body)
-    now = decode(BODIES[Op.CREATE][1], again.body)
+    before = decode(Opened, frame.body)
+    now = decode(Opened, again.body)
     assert (now.attributes, now.layout) == (before.attributes, before.layout)
     assert again.header.offset > again.header.file_id
     second = back.replay(Op.CREATE, replay, rid)
@@ -427,14 +428,13 @@ def test_orphans_of_returning_clients_are_kept(bench: Bench) -> None:
 def test_intents_survive_a_crash(bench: Bench) -> None:
     client = bench.client()
     ino = client.create(ROOT, b"f").ino
-    bench.engine.services.intents.add(ino)  # type: ignore[arg-type]
+    bench.engine.services.intents.add(Ino(ino))
     from metaserver.records import Intent, intent_key  # noqa: PLC0415
 
-    layout = bench.engine.stored(all_of(b"I"), 9)
     bench.settle()
-    layout = [v for k, v in bench.engine.stored(all_of(b"I"), 9) if k == inode_key(ino)]
+    (stored,) = [v for k, v in bench.engine.stored(all_of(b"I"), 9) if k == inode_key(ino)]
     bench.engine.system(
-        lambda tx, context: tx.put(intent_key(ino), Intent(0, 0, layout[0][128:]).pack())
+        lambda tx, context: tx.put(intent_key(ino), Intent(0, 0, stored[128:]).pack())
     )
     bench.settle()
     after = restarted(bench)

@@ -138,7 +138,7 @@ def test_footprints(bench: Bench) -> None:
         (Op.QUOTA_TELL, QuotaTell(2, 7, False, 0, (f,)), {f: READER}),
         (Op.TRASH_RESTORE, TrashRestore(7, d, (TrashItem(b"f", f, b"g"),)), {d: changed, f: meta}),
     ]
-    tx = Transaction(bench.engine._overlay, client.session)  # type: ignore[arg-type]
+    tx = Transaction(bench.engine._overlay, client.session)
     for op, message, expected in rows:
         found: dict[int, int] = {}
         for need in FOOTPRINTS[op](tx, message):

@@ -313,7 +313,7 @@ def test_it_stays_when_its_writer_is_evicted(bench: Bench) -> None:
     client = bench.client()
     slot = slots_of(client)[0]
     client.call(Op.CHANGE_BATCH, ChangeBatch((with_bytes(birth(slot, b"tiny"), CONTENT),)))
-    session = bench.engine.sessions.get(client.session)  # type: ignore[arg-type]
+    session = bench.engine.sessions.get(client.session)
     assert session is not None
     bench.engine.system(lambda tx, context: forget(tx, context, session), bench.time())
     bench.engine.sessions.remove(session.id)

@@ -14,7 +14,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
 )
 from fscommon.layout.capability import RIGHT_WRITE
-from fscommon.types import SessionId
+from fscommon.types import Ino, SessionId
 from fscommon.wire.admin import Place
 from fscommon.wire.ahead import OpenAhead
 from fscommon.wire.births import Birth, ChangeBatch, Delegate, Removal, Setting, Slot
@@ -132,7 +132,7 @@ class World:
         self.bench.now_s += 1
         self.bench.engine.sessions.end_sole(self.bench.now_s)
         opened: SessionOpened = client.call(Op.SESSION_OPEN, SessionOpen(0, "g", (), 0))
-        client.session = opened.session
+        client.session = SessionId(opened.session)
         return client
 
     def namespace(self) -> list[tuple[bytes, bytes]]:
@@ -414,7 +414,7 @@ def test_a_forged_replay_is_refused(world: World) -> None:
     again = world.stranger(key_id)
     again.session = session
     again.call(Op.SESSION_OPEN, SessionOpen(session, "g", (world.outside_file,), 0))
-    assert not world.bench.engine.sessions.is_open(world.outside_file)
+    assert not world.bench.engine.sessions.is_open(Ino(world.outside_file))
     create = Create(world.inside, b"mine", 0o666, True, True, USER)
     lie = Replay(10**9, 0, encode(create), encode(victim))
     assert again.replay(Op.CREATE, lie, 77).header.status == Status.EPERM

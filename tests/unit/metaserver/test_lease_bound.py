@@ -4,7 +4,6 @@ not grow with their number.
 
 from collections import OrderedDict
 from collections.abc import Callable, ItemsView, Iterator
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from fscommon.layout.attributes import LEASE_DATA, LEASE_ENTRIES, LEASE_META, LE
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import ReturnItem
 from metaserver.leases import bits, table
-from metaserver.leases.holders import Need
+from metaserver.leases.holders import Held, Need
 from metaserver.leases.table import Leases
 from metaserver.sessions import Session, Sessions
 
@@ -22,23 +21,25 @@ FILE = Ino(7)
 BOUND = 1000
 
 
-class CountedItems:
+class CountedItems(ItemsView[Ino, Held]):
     def __init__(self, counted: "Counted") -> None:
+        super().__init__(counted)
         self._counted = counted
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[tuple[Ino, Held]]:
         for item in OrderedDict.items(self._counted):
             self._counted.seen += 1
             yield item
 
 
-class Counted(OrderedDict[Ino, Any]):
+class Counted(OrderedDict[Ino, Held]):
     """Counts the entries that are iterated one after another."""
 
     seen = 0
 
-    def items(self) -> ItemsView[Ino, Any]:
-        return CountedItems(self)  # type: ignore[return-value]
+    # An OrderedDict can return no other view than its own, of a class that cannot be extended.
+    def items(self) -> CountedItems:  # type: ignore[override]
+        return CountedItems(self)
 
 
 def make_leases(sessions: int = 1) -> Leases:

@@ -167,4 +167,4 @@ def test_a_live_session_cannot_assert_more(pair: tuple[Cached, Cached]) -> None:
     again = Client(bench_of(one), bench_of(one).connect(), one.client.session, 50, 50)
     again.send(Op.SESSION_OPEN, SessionOpen(one.client.session, "c", (), 50, (f,)))
     again.take()
-    assert Cached(again, None).held(f) == LEASE_READER
+    assert Cached(again, one.recalls).held(f) == LEASE_READER

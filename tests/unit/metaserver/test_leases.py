@@ -49,6 +49,7 @@ from fscommon.wire.messages import (
     Unlink,
 )
 from fscommon.wire.ops import Op
+from metaserver.connection import Connection
 from metaserver.eviction import forget
 
 from .bench import ROOT, SETTINGS, USER, Bench, Client, parse
@@ -63,7 +64,7 @@ class Cached:
     """A client with a recall connection."""
 
     client: Client
-    recalls: Any
+    recalls: Connection
 
     @classmethod
     def of(cls, bench: Bench, client: Client | None = None) -> "Cached":
@@ -312,7 +313,7 @@ def test_recalls_are_told_again_on_a_new_connection(pair: tuple[Cached, Cached])
     first = one.recalled()
     bench_of(one).engine.closed(one.recalls)
     again = bench_of(one).connect("recall")
-    bench_of(one).engine.attach(again, one.client.session)  # type: ignore[arg-type]
+    bench_of(one).engine.attach(again, one.client.session)
     one.recalls = again
     assert one.recalled() == first != []
 
@@ -337,7 +338,7 @@ def test_the_oldest_leases_go_back() -> None:
         for item in items:
             me.answer(item)
     assert sorted(gone) == [ROOT, *inos[:5]], "d was used with each of them"
-    assert bench.engine.services.leases.sums(me.client.session)[0] == 4  # type: ignore[arg-type]
+    assert bench.engine.services.leases.sums(me.client.session)[0] == 4
 
 
 def test_a_directory_that_two_change_is_not_granted_for_a_while(
@@ -384,7 +385,7 @@ def test_a_lease_that_nobody_renews_runs_out(pair: tuple[Cached, Cached]) -> Non
 
 def evict(bench: Bench, client: Client) -> None:
     """Does what metaserver.eviction does before it fences."""
-    session = bench.engine.sessions.get(client.session)  # type: ignore[arg-type]
+    session = bench.engine.sessions.get(client.session)
     assert session is not None
     bench.engine.system(lambda tx, context: forget(tx, context, session), bench.time())
     bench.engine.sessions.remove(session.id)
@@ -404,7 +405,7 @@ def test_an_exclusive_lease_ends_with_the_fence_only(pair: tuple[Cached, Cached]
     bench.engine.leases_changed(bench.time())
     assert two.waits(), "bytes of the evicted client may be on their way"
     assert not one.recalls.is_open
-    bench.engine.services.leases.fenced(one.client.session, bench.now_s)  # type: ignore[arg-type]
+    bench.engine.services.leases.fenced(one.client.session, bench.now_s)
     bench.engine.leases_changed(bench.time())
     bench.finish_truncates()
     assert unpack_attributes(two.client.take().attributes).lease_flags & LEASE_ALL == LEASE_WRITER
@@ -418,7 +419,7 @@ def test_an_uncached_writer_is_waited_for_too(bench: Bench) -> None:
     two.client.send(Op.OPEN, Open(f, False))
     assert two.waits()
     bench.now_s += 31
-    bench.engine.services.leases.fenced(one.session, bench.now_s)  # type: ignore[arg-type]
+    bench.engine.services.leases.fenced(one.session, bench.now_s)
     bench.engine.leases_changed(bench.time())
     assert not two.waits()
 

@@ -23,6 +23,7 @@ from fscommon.wire.keys import (
     IdMap,
     IdRange,
     KeyCreate,
+    MountRoot,
     SessionGrant,
 )
 from fscommon.wire.leases import LeaseTake
@@ -45,7 +46,6 @@ from fscommon.wire.messages import (
     Lookup,
     MkDir,
     MkNod,
-    MountRoot,
     Open,
     ReadDir,
     RemoveXattr,

@@ -5,8 +5,9 @@ import stat
 import pytest
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import unpack_attributes
+from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.layout.layout import unpack_layout
+from fscommon.types import Ino
 from fscommon.wire.messages import (
     Caller,
     Close,
@@ -48,7 +49,7 @@ def fails(client: Client, op: Op, message: object) -> Status:
     return caught.value.status
 
 
-def attributes(client: Client, ino: int):
+def attributes(client: Client, ino: int) -> Attributes:
     return unpack_attributes(client.call(Op.GETATTR, GetAttr(ino)).attributes)
 
 
@@ -182,8 +183,8 @@ def test_unlink_of_an_open_file_leaves_an_orphan(bench: Bench, client: Client) -
     other.tell(Op.CLOSE, Close((ino,)))
     assert bench.engine.sessions.reapable == {ino}
     assert bench.faults() == []
-    bench.engine.system(lambda tx, context: _remove(tx, context, ino))
-    bench.engine.sessions.reaped(ino)
+    bench.engine.system(lambda tx, context: _remove(tx, context, Ino(ino)))
+    bench.engine.sessions.reaped(Ino(ino))
     assert bench.faults() == []
     assert fails(client, Op.GETATTR, GetAttr(ino)) is Status.ESTALE
 

@@ -117,12 +117,13 @@ def _used(function: Callable[..., Any], parameter: str) -> Iterator[str]:
 @by_op
 def test_the_fields_of_a_row_agree(row: OpRow) -> None:
     if row.footprint is None:
-        assert row.reporters is row.grants is row.already_held is row.looks_into is None
+        about_leases = (row.reporters, row.grants, row.already_held, row.looks_into)
+        assert all(one is None for one in about_leases)
         assert row.changes_afterwards is None and not row.is_look and not row.grants_by_directory
     if row.grants_absence:
         assert row.looks_into is not None
     if row.names is None:
-        assert row.squash is row.rewrite is None and row.changes is never
+        assert row.squash is None and row.rewrite is None and row.changes is never
     if row.mutation:
         assert row.access is Access.SESSION and not row.is_look
         assert row.changes is never  # read-only keys can never use it

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fscommon.errors import FsError, Status
+from fscommon.types import SessionId
 from fscommon.wire.codec import encode
 from fscommon.wire.frame import Frame
 from fscommon.wire.messages import Empty, MkDir, Replay, RmDir, SessionOpen
@@ -75,7 +76,7 @@ def test_replies_stored_by_former_releases_are_told(bench: Bench) -> None:
     assert removal.header.status == Status.EIO, "these, too, know their op"
 
 
-def _next_process(bench: Bench, session: int) -> tuple[Client, int]:
+def _next_process(bench: Bench, session: SessionId) -> tuple[Client, int]:
     """The next process of a session, and the last used id that it receives."""
     client = Client(bench, bench.connect(), session)
     client.send(Op.SESSION_OPEN, SessionOpen(session, "c", (), 0, (), True))

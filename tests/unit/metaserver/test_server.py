@@ -23,6 +23,7 @@ from fscommon.net.tls import CERTIFICATE_METRIC, TlsTransport
 from fscommon.observe.metrics import Metrics
 from fscommon.rpc.caller import Caller as RpcCaller
 from fscommon.rpc.caller import open_caller
+from fscommon.types import Ino
 from fscommon.wire.codec import encode
 from fscommon.wire.frame import encode_frame
 from fscommon.wire.header import FLAG_REPLY
@@ -220,7 +221,7 @@ async def test_a_shrink_goes_on_when_a_storage_server_comes_back() -> None:
         run.storage.status = int(Status.EIO)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.call, Op.SETATTR, grow_and(ino, 5), 10)
-            await until(lambda: ino in run.server.engine.services.intents)
+            await until(lambda: Ino(ino) in run.server.engine.services.intents)
             run.storage.status = 0
         assert len(run.storage.of(Op.TRUNCATE)) >= 2
 

@@ -11,7 +11,7 @@ import pytest
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.layout.quota import Limits, QuotaKind
-from fscommon.types import SessionId
+from fscommon.types import Ino, SessionId
 from fscommon.wire.admin import Place
 from fscommon.wire.births import Birth, ChangeBatch, Delegate, Removal
 from fscommon.wire.messages import (
@@ -248,7 +248,7 @@ def test_nothing_goes_there_but_what_lost_its_last_name(world: World) -> None:
     world.unlink(b"c")
     assert [entry.ino for entry in world.entries(ROOT)] == [ino], "the last of its names"
     assert world.bench.engine.sessions.reapable == {ino_of(made)}
-    world.bench.engine.sessions.reaped(ino_of(made))
+    world.bench.engine.sessions.reaped(Ino(ino_of(made)))
 
 
 def test_a_file_that_is_open_goes_on(world: World) -> None:

@@ -133,7 +133,7 @@ async def test_after_a_restart_the_epoch_is_another(
     async with ending(after, targets):
         pass
     assert targets.asked == [(2, 10)]
-    assert ino not in after.engine.services.intents
+    assert Ino(ino) not in after.engine.services.intents
 
 
 async def test_an_intent_without_an_inode_ends(bench: Bench, autojump_clock: MockClock) -> None:

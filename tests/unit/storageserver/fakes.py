@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,8 +86,8 @@ class FakeChunkServer:
     def capability_key(self, key: bytes) -> None:
         self.calls.append(("capability_key", key))
 
-    def sessions(self, live: list[int]) -> None:
-        self.live = live
+    def sessions(self, live: Sequence[int]) -> None:
+        self.live = list(live)
 
     def serve_until(self, deadline_ns: int) -> None:
         self.until_ns = deadline_ns
@@ -193,14 +193,16 @@ class FakeMetaserver:
 
     def _answer(self, frame: Frame) -> bytes:
         header = frame.header
-        fields = {"flags": FLAG_REPLY, "request_id": header.request_id}
+        reply_to = functools.partial(
+            encode_frame, header.op, flags=FLAG_REPLY, request_id=header.request_id
+        )
         if self.refuse is not None:
             error, self.refuse = self.refuse, None
             body = encode(Failure(str(error)))
-            return encode_frame(header.op, status=error.status, body=body, **fields)
+            return reply_to(status=error.status, body=body)
         reply = self._register(frame) if header.op == Op.REGISTER else self._heartbeat(frame)
         self.heard.set()
-        return encode_frame(header.op, body=encode(reply), **fields)
+        return reply_to(body=encode(reply))
 
     def _register(self, frame: Frame) -> Registered:
         request = decode(Register, frame.body)

@@ -6,18 +6,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
+import pyfuse3
 import trio
 
 from fsclient.fs.filesystem import FileSystem
-from fsclient.fs.ports import Written
+from fsclient.fs.ports import Lanes, Metadata, Written
 from fsclient.leases.holder import Leases
 from fsclient.leases.table import KnownLimit
+from fsclient.meta.pending import Deliver
 from fscommon.errors import FsError
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, ino_of, unpack_attributes
+from fscommon.native_ports import BirthRow, ChangeRun, MoveRow, RemovalRow, SettingRow
 from fscommon.wire.codec import encode
 from fscommon.wire.ops import Op
 
-from .native_rows import Birth, ChangeRun, Children, InodesOf, Move, Removal, Setting
+from . import native_rows as rows
+from .unasked_ports import UnaskedIo
 
 T = TypeVar("T")
 Answer = Callable[[Any], Any]
@@ -34,9 +38,29 @@ def layout(file_id: int) -> bytes:
     return struct.pack("<BBHIQIIQI", 1, 1, 1, 1 << 20, file_id, 0, 0, 0, 7)
 
 
-def make_fs(meta: Any, lanes: Any, log: Callable[[str], None], **times: float) -> FileSystem:
+def make_fs(
+    meta: Metadata,
+    lanes: Lanes,
+    log: Callable[[str], None],
+    *,
+    believe_s: float = 0.0,
+    believe_names_s: float = 0.0,
+) -> FileSystem:
     """A file system over fakes; the metaserver grants no leases unless a test enables them."""
-    return FileSystem(meta, lanes, Leases(lanes, trio.current_time), log, **times)
+    leases = Leases(lanes, trio.current_time)
+    return FileSystem(
+        meta, lanes, leases, log, believe_s=believe_s, believe_names_s=believe_names_s
+    )
+
+
+@dataclass
+class Context(pyfuse3.RequestContext):
+    """Who asks; pid is the slot of the upcall."""
+
+    pid: int = 3
+    uid: int = 0
+    gid: int = 0
+    umask: int = 0o22
 
 
 class FakeMetadata:
@@ -49,6 +73,7 @@ class FakeMetadata:
         self.told: list[tuple[Op, Any]] = []
         self.waiting: list[Callable[[], None]] = []
         self.is_ready = True
+        self.sole_until = 0.0  # other sessions may exist
 
     async def call(self, op: Op, message: object, reply: type[T], *, urgent: bool = False) -> T:
         await trio.lowlevel.checkpoint()
@@ -61,9 +86,7 @@ class FakeMetadata:
     async def answered(self, request_id: int) -> None:
         await trio.lowlevel.checkpoint()
 
-    def post(
-        self, op: Op, message: object, deliver: Callable[..., None], *, urgent: bool = False
-    ) -> None:
+    def post(self, op: Op, message: object, deliver: Deliver, *, urgent: bool = False) -> None:
         def finish() -> None:
             answer = self._answer(op, message)
             if isinstance(answer, FsError):
@@ -74,7 +97,7 @@ class FakeMetadata:
         self.waiting.append(finish)
 
     def post_patiently(
-        self, op: Op, message: object, deliver: Callable[..., None], *, urgent: bool = False
+        self, op: Op, message: object, deliver: Deliver, *, urgent: bool = False
     ) -> None:
         self.post(op, message, deliver, urgent=urgent)
 
@@ -108,11 +131,78 @@ class FakeCopies:
     made: list[tuple[int, int, int, int, int]] = field(default_factory=list)
 
 
-class FakeLanes:
-    """All ports of native in one object. It records its calls; inode_written() and inode_take()
-    return `written`."""
+class FakeInodes:
+    """The port of inodes; the tables are those of FakeLanes."""
 
-    settings: Sequence[Setting] = ()  # these attributes were set by lanes
+    def __init__(self, lanes: "FakeLanes") -> None:
+        self._lanes = lanes
+
+    def put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
+        ino = int.from_bytes(attributes[:8], "little")
+        self._lanes.known[ino] = (attributes, layout, capability)
+
+    def resize(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
+        self._lanes.resized.append(int.from_bytes(attributes[:8], "little"))
+
+    def lease(self, ino: int, flags: int, recalling: int) -> bool:
+        self._lanes.leased[ino] = (flags, recalling)
+        return not recalling and ino in self._lanes.passed
+
+    def lost(self, ino: int) -> bool:
+        self._lanes.forgotten.append(ino)
+        return ino in self._lanes.lost
+
+    def all_lost(self) -> list[tuple[int, bool]]:
+        return [
+            *((ino, True) for ino in self._lanes.lost),
+            *((ino, False) for ino in self._lanes.unsynced),
+        ]
+
+    def asked(self, ino: int, error: int) -> None:
+        self._lanes.asked.append((ino, error))
+
+    def drop(self, ino: int) -> None:
+        self._lanes.known.pop(ino, None)
+
+    def keep(self, ino: int) -> bool:
+        if self._lanes.keeps:
+            self._lanes.kept.add(ino)
+        return self._lanes.keeps
+
+    def unkeep(self, ino: int) -> int:
+        self._lanes.kept.discard(ino)
+        return self._lanes.own_handles.pop(ino, 0)
+
+    def written(self, ino: int) -> Written | None:
+        return Written(*self._lanes.written[ino]) if ino in self._lanes.written else None
+
+    def set_ids_put(self, ino: int, mode: int, gid: int) -> None:
+        self._lanes.set_ids |= {(ino, mode, gid)}
+
+    def take(self, ino: int) -> Written | None:
+        return Written(*self._lanes.written.pop(ino)) if ino in self._lanes.written else None
+
+    def handle_put(self, fh: int, ino: int, open_flags: int, direct: bool) -> None:
+        self._lanes.handles[fh] = (ino, open_flags, direct)
+
+    def size_limit_put(self, ino: int, limit: int) -> None:
+        self._lanes.size_limits[ino] = limit
+
+    def locked(self, ino: int, has_locks: bool) -> None:
+        (self._lanes.locked_inodes.add if has_locks else self._lanes.locked_inodes.discard)(ino)
+
+    def failed(self, ino: int) -> bool:
+        return False
+
+    def commits(self, ino: int) -> bool:
+        return ino in self._lanes.committing
+
+
+class FakeLanes(UnaskedIo):
+    """The ports of native that a file system needs, all but one in this object. It records its
+    calls; inodes.written() and inodes.take() return `written`."""
+
+    settings: Sequence[SettingRow] = ()  # these attributes were set by lanes
     spared: Set[int] = frozenset()  # inodes that were created a moment ago and are open
     told_births: Sequence[int] = ()
     announced: Sequence[int] = ()
@@ -155,7 +245,6 @@ class FakeLanes:
         self.size_limits: dict[int, int] = {}
         self.drained: list[tuple[int, int, bool]] = []
         self.committed: list[tuple[int, int, bytes]] = []
-        self.sessions: list[int] = []
         self.done: Callable[..., None] | None = None
         self.punched: list[tuple[int, int, int]] = []
         self.found = -1
@@ -167,16 +256,13 @@ class FakeLanes:
         self.may_delegate = True
         self.slots: list[tuple[int, bytes, bytes]] = []
         self.refused_owners: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-        self.births: list[Birth] = []
-        self.removals: list[Removal] = []
-        self.moves: list[Move] = []
+        self.births: list[BirthRow] = []
+        self.removals: list[RemovalRow] = []
+        self.moves: list[MoveRow] = []
+        self.inodes = FakeInodes(self)
 
     @property
-    def inodes(self) -> Any:
-        return InodesOf(self)
-
-    @property
-    def names(self) -> Any:
+    def names(self) -> "FakeLanes":
         return self
 
     changes = io = names
@@ -210,14 +296,14 @@ class FakeLanes:
     def entries_undelegate(self, ino: int) -> None:
         self.delegated.discard(ino)
 
-    def slots_put(self, slots: list[tuple[int, bytes, bytes]]) -> None:
+    def slots_put(self, slots: Sequence[tuple[int, bytes, bytes]]) -> None:
         self.slots += slots
 
     def slots_left(self) -> int:
         return len(self.slots)
 
-    def births_refuse(self, uids: tuple[int, ...], gids: tuple[int, ...]) -> None:
-        self.refused_owners = (uids, gids)
+    def births_refuse(self, uids: Sequence[int], gids: Sequence[int]) -> None:
+        self.refused_owners = (tuple(uids), tuple(gids))
 
     @cached_property
     def shares(self) -> dict[int, tuple[int, int]]:
@@ -243,18 +329,17 @@ class FakeLanes:
         removals, self.removals = self.removals, []
         settings, self.settings = list(self.settings), ()
         moves, self.moves = self.moves, []
-        run = ChangeRun(births, removals, settings, moves)
+        run = rows.ChangeRun(births, removals, settings, moves)
         return [run] if any(run) else []
+
+    def inline_births(self, length_max: int) -> None:
+        self.inline_length_max = length_max
 
     def births_told(self, inos: Sequence[int]) -> None:
         self.told_births = [*self.told_births, *inos]
 
     def changes_told(self, count: int) -> None:
         self.removals_answered += count
-
-    def inode_put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
-        ino = int.from_bytes(attributes[:8], "little")
-        self.known[ino] = (attributes, layout, capability)
 
     def attributes_put(self, attributes: bytes, valid_ms: int, leased: bool) -> None:
         self.believed[int.from_bytes(attributes[:8], "little")] = attributes
@@ -316,28 +401,6 @@ class FakeLanes:
     def expire_names(self, parent: int, names: Sequence[bytes]) -> None:
         self.expired = [*self.expired, *((parent, name) for name in names)]
 
-    def inode_lease(self, ino: int, flags: int, recalling: int) -> bool:
-        self.leased[ino] = (flags, recalling)
-        return not recalling and ino in self.passed
-
-    def inode_asked(self, ino: int, error: int) -> None:
-        self.asked.append((ino, error))
-
-    def inode_lost(self, ino: int) -> bool:
-        self.forgotten.append(ino)
-        return ino in self.lost
-
-    def inodes_lost(self) -> list[tuple[int, bool]]:
-        return [*((ino, True) for ino in self.lost), *((ino, False) for ino in self.unsynced)]
-
-    def inode_drop(self, ino: int) -> None:
-        self.known.pop(ino, None)
-
-    def inode_keep(self, ino: int) -> bool:
-        if self.keeps:
-            self.kept.add(ino)
-        return self.keeps
-
     def open_ahead(
         self,
         parent: int,
@@ -389,24 +452,8 @@ class FakeLanes:
     def children_pause(self, paused: bool) -> None:
         self.is_paused = paused
 
-    def children_counts(self) -> Children:
-        return Children(len(self.children), *self.children_counted)
-
-    def inode_unkeep(self, ino: int) -> int:
-        self.kept.discard(ino)
-        return self.own_handles.pop(ino, 0)
-
-    def inode_written(self, ino: int) -> Written | None:
-        return Written(*self.written[ino]) if ino in self.written else None
-
-    def set_ids_put(self, ino: int, mode: int, gid: int) -> None:
-        self.set_ids |= {(ino, mode, gid)}
-
-    def inode_take(self, ino: int) -> Written | None:
-        return Written(*self.written.pop(ino)) if ino in self.written else None
-
-    def inode_commits(self, ino: int) -> bool:
-        return ino in self.committing
+    def children_counts(self) -> rows.Children:
+        return rows.Children(len(self.children), *self.children_counted)
 
     def cuts_pause(self, ino: int, paused: bool) -> int:
         if ino not in self.known:
@@ -427,15 +474,6 @@ class FakeLanes:
         capability: bytes,
     ) -> None:
         self.cuts_done = [*self.cuts_done, (ino, number, status, bool(attributes))]
-
-    def inode_resize(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
-        self.resized.append(int.from_bytes(attributes[:8], "little"))
-
-    def size_limit_put(self, ino: int, limit: int) -> None:
-        self.size_limits[ino] = limit
-
-    def handle_put(self, fh: int, ino: int, open_flags: int, direct: bool) -> None:
-        self.handles[fh] = (ino, open_flags, direct)
 
     def drain(self, token: int, ino: int, sync: bool, commit: bool) -> None:
         self.drained.append((token, ino, sync))
@@ -486,14 +524,8 @@ class FakeLanes:
     def invalidate_inode(self, ino: int, offset: int, length: int) -> None:
         self.invalidated.append(ino)
 
-    def locked(self, ino: int, has_locks: bool) -> None:
-        (self.locked_inodes.add if has_locks else self.locked_inodes.discard)(ino)
-
     def commit_done(self, token: int, status: int, attributes: bytes) -> None:
         self.committed.append((token, status, attributes))
-
-    def session_put(self, session: int) -> None:
-        self.sessions.append(session)
 
 
 class FakeWorld:

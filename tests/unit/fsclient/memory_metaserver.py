@@ -165,7 +165,7 @@ class MemoryMetaserver:
         return self._mutate(session, header, op, body)
 
     def _mutate(self, session: Session, header: Header, op: Op, body: bytes) -> Frame:
-        message = decode(BODIES[op][0], body)
+        message: object = decode(BODIES[op][0], body)
         name = message.name if isinstance(message, MkDir | Unlink) else repr(message).encode()
         if name == b"missing":
             return self._fail(header, Status.ENOENT)

@@ -1,6 +1,9 @@
 """Rows of the native module as the fakes of its ports return them (fscommon.native_ports)."""
 
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fscommon.native_ports import BirthRow, MoveRow, RemovalRow, SettingRow
 
 
 class Birth(NamedTuple):
@@ -54,13 +57,14 @@ class Move(NamedTuple):
 
 
 class ChangeRun(NamedTuple):
-    births: list[Birth]
-    removals: list[Removal]
-    settings: list[Setting]
-    moves: list[Move]
+    births: list[BirthRow]
+    removals: list[RemovalRow]
+    settings: list[SettingRow]
+    moves: list[MoveRow]
 
 
-class Children(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Children:
     count: int
     used: int
     unused: int
@@ -72,18 +76,3 @@ class Upcall(NamedTuple):
     opcode: int
     bits: int = 0
     nodeid: int = 0
-
-
-_LONGER: Final = {"all_lost": "inodes_lost"}
-_SAME: Final = ("handle_put", "size_limit_put", "set_ids_put", "locked")
-
-
-class InodesOf:
-    """The port of inodes of a fake which has its methods as inode_put(), inode_lost(), …"""
-
-    def __init__(self, fake: object) -> None:
-        self._fake = fake
-
-    def __getattr__(self, name: str) -> Any:
-        longer = name if name in _SAME else _LONGER.get(name, f"inode_{name}")
-        return getattr(self._fake, longer)

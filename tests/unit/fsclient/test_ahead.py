@@ -4,7 +4,6 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import cast
 
 import pytest
 import trio
@@ -36,7 +35,7 @@ from fscommon.layout.attributes import (
 )
 from fscommon.limits import OPEN_AHEAD_MAX
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
-from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
+from fscommon.wire.leases import RecallItem, ReturnItem
 from fscommon.wire.messages import Open, Opened
 from fscommon.wire.ops import Op
 
@@ -224,10 +223,6 @@ class Reading(World):
         """The files that lanes know by their directory's grant."""
         return set(self.lanes.children)
 
-    def returned(self) -> list[ReturnItem]:
-        told = [message for op, message in self.meta.told if op is Op.LEASE_RETURN]
-        return [item for message in told for item in cast(LeaseReturn, message).items]
-
     @property
     def asked(self) -> list[OpenAhead]:
         return self.meta.requests(Op.OPEN_AHEAD)
@@ -361,7 +356,7 @@ async def test_what_lanes_have_open_is_taken_over() -> None:
         world.lanes.use_child(ino)
         await world.recall(RecallItem(1, ino, READER, 0, 3))
         assert ino not in world.granted and world.fs.inodes.is_open(ino)
-        told = [item for item in world.returned() if item.ino == ino]
+        told = [item for item in world.returned if item.ino == ino]
         assert told == [ReturnItem(ino, 0, 0, is_open=True), ReturnItem(ino, READER, 1)]
         for _ in range(2):
             world.fs.released(FIRST_HANDLE, ino)
@@ -375,7 +370,7 @@ async def test_a_recall_finds_it_closed() -> None:
         ino = world.inos[-1]
         await world.recall(RecallItem(1, ino, READER, 0, 3))
         assert ino not in world.granted and (ino, READER) in world.lanes.dropped
-        assert world.returned() == [ReturnItem(ino, READER, 1)]
+        assert world.returned == [ReturnItem(ino, READER, 1)]
 
 
 async def test_all_that_is_open_is_said_when_a_session_opens() -> None:
@@ -425,9 +420,9 @@ async def test_the_directory_of_long_ago_makes_room(monkeypatch: pytest.MonkeyPa
             world.fs.inodes.parents.note(ino, PARENT + 1)
         await world.read(*other[:OPENS_MIN])
         assert world.granted == set(other[OPENS_MIN:])
-        given_up = [item.ino for item in world.returned() if item.flags == READER]
+        given_up = [item.ino for item in world.returned if item.flags == READER]
         assert set(given_up) == set(old[OPENS_MIN:])
-        assert world.returned()[-1] == ReturnItem(PARENT, LEASE_CHILDREN, 0)
+        assert world.returned[-1] == ReturnItem(PARENT, LEASE_CHILDREN, 0)
         assert {(ino, READER) for ino in given_up} <= set(world.lanes.dropped)
 
 
@@ -444,7 +439,7 @@ async def test_leases_that_ended_leave_nothing_granted() -> None:
     async with world.running():
         await world.read(*world.inos[:OPENS_MIN])
         assert world.granted == set() and world.lanes.children == {}
-        returned = world.returned()
+        returned = world.returned
         assert {item.ino for item in returned[:-1]} == set(world.inos[OPENS_MIN:])
         assert returned[-1] == ReturnItem(PARENT, LEASE_CHILDREN, 0)
         assert all(world.leases.table.held(ino) == 0 for ino in world.inos[OPENS_MIN:])

@@ -3,7 +3,6 @@ back.
 """
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pyfuse3
 import pytest
@@ -33,7 +32,8 @@ from tests.unit.metaserver.bench import ROOT, Bench
 
 from . import native_rows as rows
 from .births_world import FOLDER, World, commit, delegated, gathered, set_attributes, started
-from .fakes import layout, record
+from .fakes import Context, layout, record
+from .unasked_ports import UnaskedIo
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def test_a_directory_that_was_made_is_delegated_at_once(world: World) -> N
     assert (asked.ino, asked.count) == (0, SLOTS_WANTED), "with the first, slots are asked for"
     assert not world.lanes.delegated
     world.fs.leases.table.granted(8, LEASE_NAMER, 2)
-    world.lanes.refused_owners = ((1000,), (7,))
+    world.lanes.births_refuse((1000,), (7,))
     world.births.made(8)
     assert world.lanes.delegated == {8}
     assert world.lanes.refused_owners == ((), ()), "it would not be given where somebody has limits"
@@ -323,27 +323,25 @@ async def test_whoever_asks_for_a_file_waits_for_its_settings(world: World) -> N
     assert settled and told(world) == [100]
 
 
+class Upcalls(UnaskedIo):
+    def upcall(self, slot: int) -> rows.Upcall:
+        return rows.Upcall(slot, 1, 3)
+
+
+class SetsOwner(pyfuse3.SetattrFields):
+    update_uid = True  # and nothing else
+
+
 async def test_an_upcall_knows_what_lanes_did_before_it(world: World) -> None:
     """A file was created a moment ago, and its new owner has a limit: lanes are told of it."""
     await delegated(world)
     world.bear(100)
-    upcalls = SimpleNamespace(upcall=lambda slot: rows.Upcall(slot, 1, 3))
-    operations = Operations(world.fs, upcalls, 1, 0.0)
+    operations = Operations(world.fs, Upcalls(), 1, 0.0)
     limited = Opened(record(100, uid=7), layout(100), b"c" * 64, size_limit=5000)
     world.meta.answers[Op.SETATTR] = limited
-    fields = SimpleNamespace(
-        update_mode=False,
-        update_uid=True,
-        update_gid=False,
-        update_size=False,
-        update_atime=False,
-        update_mtime=False,
-        update_ctime=False,
-    )
     attributes = pyfuse3.EntryAttributes()
     attributes.st_uid = 7
-    caller = SimpleNamespace(pid=3, uid=0, gid=0, umask=0)
-    await operations.setattr(100, attributes, fields, None, caller)
+    await operations.setattr(100, attributes, SetsOwner(), None, Context(umask=0))
     assert world.lanes.size_limits[100] == 5000
 
 

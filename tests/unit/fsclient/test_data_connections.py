@@ -25,11 +25,13 @@ from fscommon.wire.messages import ClusterMap, TargetEntry
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from tests.unit.common.test_rdma import FakeNative
 
+from .unasked_ports import UnaskedCluster
+
 NODE = 4
 PEER = b"p" * 40
 
 
-class FakeLanes(FakeNative):
+class FakeLanes(FakeNative, UnaskedCluster):
     """The native functions that rails and connections need."""
 
     def __init__(self) -> None:
@@ -40,27 +42,27 @@ class FakeLanes(FakeNative):
         self.unreachable: set[int] = set()  # they are unreachable by these rails
         self.changed = trio.Event()
 
-    def node_put(self, node: int, /) -> None: ...
-    def target_put(self, target: int, node: int, /) -> None: ...
-    def target_state(self, target: int, up: bool, /) -> None: ...
+    def node_put(self, node: int) -> None: ...
+    def target_put(self, target: int, node: int) -> None: ...
+    def target_state(self, target: int, up: bool) -> None: ...
 
     def connection_put(
-        self, lane: int, node: int, fd: int, rdma: int = 0, tls: NativeTls | None = None, /
+        self, lane: int, node: int, fd: int, rdma: int = 0, tls: NativeTls | None = None
     ) -> None:
         os.close(fd)
         self.put.append((lane, node, rdma))
         self.changed.set()
 
-    def connection_failed(self, lane: int, node: int, /) -> None:
+    def connection_failed(self, lane: int, node: int) -> None:
         self.failed.append((lane, node))
         self.changed.set()
 
-    def rdma_offer(self, rail: int, lane: int, /) -> tuple[int, bytes]:
+    def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]:
         if rail in self.unreachable:
             raise OSError(errno.EHOSTUNREACH, "no route")
         return 77, PEER
 
-    def rdma_drop(self, token: int, /) -> None:
+    def rdma_drop(self, token: int) -> None:
         self.dropped.append(token)
 
 

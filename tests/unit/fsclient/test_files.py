@@ -299,7 +299,7 @@ async def test_reopen_after_eviction(world: World) -> None:
 async def test_reopen_of_a_closed_file_gives_the_lanes_a_capability(world: World) -> None:
     world.opens_as()
     given: list[int] = []
-    world.lanes.inode_put = lambda *_: given.append(5)  # type: ignore[method-assign]
+    world.lanes.inodes.put = lambda *_: given.append(5)  # type: ignore[method-assign]
     await world.fs.files.reopen(5)
     assert given == [5]
     assert world.fs.inodes.held() == ()

@@ -12,16 +12,18 @@ from fscommon.config.mount_options import parse_mount_options
 from fscommon.errors import ConfigError
 from fscommon.wire.messages import ClusterMap, Empty
 
+from .unasked_ports import UnaskedIo
+
 CLUSTER = b"c" * 16
 
 
-class Native:
+class Native(UnaskedIo):
     def __init__(self, refusal: str = "") -> None:
         self.opened: list[tuple[str, int, bytes, bool]] = []
         self._refusal = refusal
 
     def cache_open(
-        self, directory: str, bytes_max: int, cluster: bytes, passthrough: bool = False, /
+        self, directory: str, bytes_max: int, cluster: bytes, passthrough: bool = False
     ) -> None:
         if self._refusal:
             raise ValueError(self._refusal)

@@ -1,8 +1,7 @@
 """pyfuse3's handlers without a mount: numbers, errnos, interruption, bugs."""
 
 import errno
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyfuse3
 import pytest
@@ -14,20 +13,14 @@ from fscommon.wire.messages import Entry, StatFsReply
 from fscommon.wire.ops import Op
 
 from . import native_rows as rows
-from .fakes import DIRECTORY, FakeLanes, FakeMetadata, make_fs, record
+from .fakes import DIRECTORY, Context, FakeLanes, FakeMetadata, make_fs, record
+from .unasked_ports import UnaskedIo
 
+T = TypeVar("T")
 ROOT = 40
 
 
-@dataclass
-class Context:
-    pid: int = 3  # this is the upcall slot
-    uid: int = 0
-    gid: int = 0
-    umask: int = 0o22
-
-
-class FakeUpcalls:
+class FakeUpcalls(UnaskedIo):
     def __init__(self) -> None:
         self.uniques = {3: 1000}
 
@@ -112,7 +105,7 @@ async def test_a_bug_is_one_eio(operations: Operations, meta: FakeMetadata) -> N
 
 
 class Stuck(FakeMetadata):
-    async def call(self, op: Op, message: object, reply: type[Any]) -> Any:
+    async def call(self, op: Op, message: object, reply: type[T], *, urgent: bool = False) -> T:
         await trio.sleep_forever()
 
 

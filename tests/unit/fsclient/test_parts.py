@@ -2,6 +2,7 @@
 
 import os
 import socket
+from typing import cast
 
 import pytest
 import trio
@@ -14,7 +15,11 @@ from fsclient.source import Source, parse_source
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import ConfigError, TransportError
 from fscommon.native import Event, EventKind
+from fscommon.native_ports import EventRow, NativeTls
+from fscommon.net.stream import FrameStream
 from fscommon.wire.messages import ClusterMap, TargetEntry
+
+from .unasked_ports import UnaskedCluster, UnaskedIo
 
 
 @pytest.mark.parametrize(
@@ -91,14 +96,11 @@ def test_reporter(is_ready: bool, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ("" if is_ready else "no such thing\n")
 
 
-class FakeSource:
-    def __init__(self, events: list[Event]) -> None:
+class FakeSource(UnaskedIo):
+    def __init__(self, events: list[EventRow]) -> None:
         self.events = events
 
-    def events_fd(self) -> int:
-        return -1
-
-    def reap(self, count_max: int) -> list[Event]:
+    def reap(self, count_max: int) -> list[EventRow]:
         taken, self.events = self.events[:count_max], self.events[count_max:]
         return taken
 
@@ -119,7 +121,9 @@ def test_every_event_reaches_its_handler() -> None:
         births=lambda: seen.append(("births",)),
         cut=lambda *a: seen.append(("cut", *a)),
     )
-    events = [Event(int(kind), 1, 2, 3, 4, b"p") for kind in EventKind if kind not in (9, 10)]
+    events: list[EventRow] = [
+        Event(int(kind), 1, 2, 3, 4, b"p") for kind in EventKind if kind not in (9, 10)
+    ]
     Reaper(FakeSource(events), handlers).reap_batch()
     assert seen == [
         ("connect", 3, 4),
@@ -137,7 +141,7 @@ def test_every_event_reaches_its_handler() -> None:
     ]
 
 
-class FakeTable:
+class FakeTable(UnaskedCluster):
     def __init__(self) -> None:
         self.nodes: list[int] = []
         self.targets: dict[int, int] = {}
@@ -155,15 +159,10 @@ class FakeTable:
         self.states.append((target, up))
 
     def connection_put(
-        self, lane: int, node: int, fd: int, rdma: int = 0, tls: object = None
+        self, lane: int, node: int, fd: int, rdma: int = 0, tls: NativeTls | None = None
     ) -> None:
         self.connections.append((lane, node, fd))
 
-    def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]:
-        return 1, b""
-
-    def rdma_connect(self, token: int, peer: bytes) -> None: ...
-    def rdma_drop(self, token: int) -> None: ...
     def connection_failed(self, lane: int, node: int) -> None:
         self.failures.append((lane, node))
 
@@ -181,14 +180,14 @@ class FakeStream:
 async def test_data_connections_name_their_predecessor() -> None:
     table, hellos = FakeTable(), []
 
-    async def connect(address: str, hello: HelloFields) -> FakeStream:
+    async def connect(address: str, hello: HelloFields) -> FrameStream:
         await trio.lowlevel.checkpoint()
         hellos.append((address, hello))
         if address == "down:1":
             raise TransportError("down")
-        return FakeStream()
+        return cast(FrameStream, FakeStream())
 
-    data = DataConnections(table, connect, "test", lambda: 77)  # type: ignore[arg-type]
+    data = DataConnections(table, connect, "test", lambda: 77)
     entries = (
         TargetEntry(1, 4, "up:1", "up", 0, 0),
         TargetEntry(2, 4, "up:1", "up", 0, 0),
@@ -213,13 +212,13 @@ async def test_data_connections_name_their_predecessor() -> None:
         os.close(fd)
 
 
-async def _no_connection(address: str, hello: HelloFields) -> FakeStream:
+async def _no_connection(address: str, hello: HelloFields) -> FrameStream:
     raise AssertionError(address)
 
 
 def test_lanes_are_told_once_which_targets_are_down() -> None:
     table = FakeTable()
-    data = DataConnections(table, _no_connection, "test", lambda: 77)  # type: ignore[arg-type]
+    data = DataConnections(table, _no_connection, "test", lambda: 77)
 
     def change(epoch: int, *states: str) -> None:
         rows = (TargetEntry(7 + at, 4, "a:1", state, 0, 0) for at, state in enumerate(states))

@@ -1,4 +1,4 @@
-"""braidfs bench: how fast are network, storage and metadata of the installed cluster."""
+"""braidfs bench: measures network, storage and metadata of the installed cluster."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,7 +24,7 @@ _PARTS = tuple(BENCHES)
         ("braidfs bench /data", "All three parts on this node: a minute and a half."),
         (
             "braidfs bench /data --hosts 'gpu[01-16]' --part network",
-            "What sixteen nodes together draw from the servers' memory, over ssh.",
+            "What sixteen nodes together read from the servers' memory, over ssh.",
         ),
         (
             "braidfs bench /data --part storage --seconds 60 --size 16G --json",
@@ -38,7 +38,7 @@ _PARTS = tuple(BENCHES)
     "parts",
     type=click.Choice(_PARTS),
     multiple=True,
-    help="Only this one; may be repeated. [default: all]",
+    help="Only this part; may be repeated. [default: all]",
 )
 @measuring
 @json_option
@@ -53,15 +53,16 @@ def bench(
 ) -> int:
     """Measure network, storage and metadata of the cluster through its mounts, one after the other.
 
-    network: bytes that storage servers have in memory, so that no disk is in the way: the round
-    trip of 4 KiB, and as much as goes. storage: large files written until they are on stable
-    storage, read back and read at random, small appends that are synced one by one; for the
-    disks alone, files must be larger than the memory of the servers (--size). metadata: names made,
-    looked up and removed, and small files with bytes. All nodes do each phase together, and what
-    one node wrote another one reads. Everything happens in a folder .braidfs-validate-* below
-    PATH, which goes away at the end, also after Ctrl-C; what was finished by then is kept for
-    --resume. braidfs validate checks bytes as well, and says for how many GPUs a cluster is
-    enough."""
+    network: bytes that storage servers have in memory, so that no disk slows them: the round trip
+    of 4 KiB, and the highest rate. storage: large files are written until they are on stable
+    storage, read back and read at random, and small appends are synced one by one; to measure the
+    disks, files must be larger than the memory of the servers (--size). metadata: names are made,
+    looked up and removed, and small files with bytes. All nodes do each phase together, and each
+    node reads what another one wrote. Everything happens in a folder .braidfs-validate-* below
+    PATH, which is removed at the end, also after Ctrl-C; results that were finished by then are
+    kept for --resume. braidfs validate checks bytes as well, and says for how many GPUs a cluster
+    is enough.
+    """
     chosen = tuple(part for part in _PARTS if part in (parts or _PARTS))
     wishes = Wishes(suite="bench", **given)
     run = Run(wishes.suite, wishes.amounts(), wishes.any_file_system, chosen)
@@ -72,7 +73,7 @@ def bench(
 
 
 def _groups(parts: Sequence[str], findings: Findings) -> dict[str, list[Outcome]]:
-    """By part, in the order in which they were measured."""
+    """The outcomes by part, in the order in which they were measured."""
     left = iter(findings.outcomes)
     return {part: [next(left) for _ in BENCHES[part]] for part in parts}
 

@@ -1,9 +1,10 @@
-"""Certificates for TLS, made by the openssl program: an authority of the cluster, and servers' own.
+"""Makes certificates for TLS with the openssl program: a cluster's authority, and servers'
+certificates.
 
-EC keys on P-256. An authority is for ten years, its key beside it, readable by its owner alone; a
-server's certificate names the addresses and hosts by which it is reached. Files come in place by
-renaming, the key first: a server that reads them in between keeps those of before.
-Not here: who believes what (fscommon/net/tls.py), the words of the command line (tls.py).
+They have EC keys on P-256. An authority is valid for ten years, with its key beside it, readable by
+its owner only; a server's certificate has the addresses and hosts by which it is reached. Files are
+replaced by renaming, the key first: a server that reads them in between keeps the former ones.
+Which certificates are trusted is in fscommon/net/tls.py, the command line in tls.py.
 """
 
 import ipaddress
@@ -29,7 +30,7 @@ subjectAltName={names}
 
 
 class CertificateError(BraidError):
-    """openssl refused; its own words."""
+    """openssl failed; the message is its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,10 @@ class Certificate:
 
 
 def create_authority(folder: Path) -> None:
-    """Write ca.crt and ca.key. Raises ConfigError when one is there."""
+    """Writes ca.crt and ca.key. Raises ConfigError if one exists."""
     for name in ("ca.crt", "ca.key"):
         if (folder / name).exists():
-            raise ConfigError(f"{folder / name} exists: what it has signed would be worth nothing")
+            raise ConfigError(f"{folder / name} exists: its certificates would become invalid")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as made:
         key, certificate = Path(made) / "key", Path(made) / "crt"
@@ -71,7 +72,7 @@ def create_authority(folder: Path) -> None:
 
 
 def issue(authority: Path, names: Sequence[str], days: int, folder: Path) -> None:
-    """Write server.crt and server.key, signed by the authority in that folder."""
+    """Writes server.crt and server.key, signed by the authority in that folder."""
     if not (authority / "ca.key").exists():
         raise ConfigError(f"there is no {authority / 'ca.key'}: braidfs tls authority makes one")
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +114,7 @@ def issue(authority: Path, names: Sequence[str], days: int, folder: Path) -> Non
 
 
 def is_good(authority: Path, names: Sequence[str], days: int, folder: Path) -> bool:
-    """Whether the folder's certificate is the authority's, for these names, for so long."""
+    """Whether the folder's certificate is the authority's, has these names, and lasts that long."""
     files = (folder / "server.crt", folder / "server.key")
     if not all(path.exists() for path in files):
         return False
@@ -126,7 +127,7 @@ def is_good(authority: Path, names: Sequence[str], days: int, folder: Path) -> b
 
 
 def look_at(path: Path) -> Certificate:
-    """What a file says. Raises CertificateError, ConfigError."""
+    """Reads a certificate. Raises CertificateError, ConfigError."""
     if not path.exists():
         raise ConfigError(f"there is no {path}")
     said = _openssl(
@@ -176,7 +177,7 @@ def _alternative(name: str) -> str:
 
 def _place(made: Path, path: Path, mode: int) -> None:
     made.chmod(mode)
-    if path.exists():  # of whoever reads it
+    if path.exists():  # keeps the owner that reads it
         owner = path.stat()
         os.chown(made, owner.st_uid, owner.st_gid)
     made.replace(path)

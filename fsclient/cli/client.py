@@ -1,4 +1,4 @@
-"""braidfs client: the mounts that are there, what they do, and ending one."""
+"""braidfs client: lists the mounts and what they do, and ends them."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -40,14 +40,14 @@ client.add_command(abort)
     cls=Command,
     examples=[
         ("braidfs client list", "All mounts."),
-        ("braidfs client list --host gpu17", "Those of one host."),
+        ("braidfs client list --host gpu17", "The mounts of one host."),
     ],
 )
 @click.option("--host", metavar="NAME", help="Only mounts of this host.")
 @reaching
 @json_option
 def client_list(reach: Reach, host: str | None, as_json: bool) -> None:
-    """List the mounts: their sessions, open files, and when each was heard of."""
+    """List the mounts: their sessions, open files, and when each was last heard of."""
     found = _of_host(ask_status(reach).clients, host)
     show([client_json(one) for one in found], as_json, lambda c: _print_list(c, found))
 
@@ -76,8 +76,8 @@ def _print_list(console: Console, found: list[ClientStatus]) -> None:
     "stats",
     cls=Command,
     examples=[
-        ("braidfs client stats", "Who moves the most bytes."),
-        ("braidfs client stats --sort requests", "Who asks the metaserver most."),
+        ("braidfs client stats", "Which mount moves the most bytes."),
+        ("braidfs client stats --sort requests", "Which mount sends the most requests."),
     ],
 )
 @click.option(
@@ -153,10 +153,11 @@ def _reported(one: ClientStatus) -> str:
 def client_evict(
     reach: Reach, session: str | None, host: str | None, yes: bool, as_json: bool
 ) -> None:
-    """End mounts that are dead or must go: their sessions are fenced at every storage server.
+    """End mounts that are dead or must be ended: their sessions are fenced at every storage server.
 
-    What such a client had not yet sent is lost, as if its host had failed; files that it was
-    writing end at their last committed size. A client that lives opens a new session."""
+    What such a client has not sent yet is lost, as if its host had failed; files that it was
+    writing end at their last committed size. A client that is alive opens a new session.
+    """
     if (session is None) == (host is None):
         raise click.UsageError("name one SESSION, or a host with --host")
     victims = _victims(ask_status(reach), session, host)
@@ -185,13 +186,13 @@ def _victims(reply: StatusReply, session: str | None, host: str | None) -> list[
 
 
 async def _evict(caller: Caller, reach: Reach, victims: list[ClientStatus]) -> list[int]:
-    """Ask for it and wait until the metaserver has none of them any more."""
+    """Evicts the sessions and waits until the metaserver has none of them any more."""
     waiting = {one.session for one in victims}
     for session in waiting:
         try:
             await caller.call(Op.EVICT, Evict(session), reach.timeout_s)
         except FsError as error:
-            if error.status is not Status.UNKNOWN_SESSION:  # it went by itself
+            if error.status is not Status.UNKNOWN_SESSION:  # the session ended by itself
                 raise
     try:
         with trio.fail_after(reach.timeout_s):

@@ -1,4 +1,4 @@
-"""STATUS as the verbs use it: asked once. Its rows as JSON: fscommon.observe.status."""
+"""STATUS for the verbs, requested once. Its rows as JSON are in fscommon.observe.status."""
 
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op

@@ -1,9 +1,9 @@
-"""braidfs config: what the programs' TOML files say, and what is wrong with them.
+"""braidfs config: shows what the programs' TOML files say, and what is wrong with them.
 
-A file is known by its keys: those of a metaserver, of a storage server, of the mounts of a host
-(client.toml), or of this command; those of mounts that are services by their names (mount_files). A
-server program checks its own file (its --check); then comes what can only be seen on this host:
-key, folders, addresses. Nothing is started or changed.
+Its keys say whose a file is: a metaserver's, a storage server's, that of the mounts of a host
+(client.toml), or this command's. Files of mounts that are services are known by their names
+(mount_files). A server program checks its own file (its --check); then comes what only this host
+can show: key, folders, addresses. Nothing is started or changed.
 """
 
 import errno
@@ -76,7 +76,7 @@ def load_any(path: Path, program: str | None) -> Loaded:
 
 
 def _program(name: str) -> str:
-    """The one that was installed with this command, else one in PATH."""
+    """The program that was installed with this command, else one in PATH."""
     beside = Path(sys.argv[0]).resolve().parent
     found = shutil.which(name, path=f"{beside}:{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}")
     if found is None:
@@ -105,9 +105,7 @@ def config() -> None:
 
 _paths = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 _whose = click.option(
-    "--program",
-    type=click.Choice(list(PROGRAMS)),
-    help="Whose file it is, where its keys do not tell.",
+    "--program", type=click.Choice(list(PROGRAMS)), help="Whose file it is, if its keys do not say."
 )
 
 
@@ -123,7 +121,7 @@ def _given(paths: tuple[Path, ...]) -> list[Path]:
     "show",
     cls=Command,
     examples=[
-        ("braidfs config show", f"Every file in {FOLDER}, mounts of services too."),
+        ("braidfs config show", f"Every file in {FOLDER}, with those of mounts that are services."),
         ("braidfs config show ./storageserver.toml --json", "One file, for programs."),
     ],
 )
@@ -180,7 +178,7 @@ def _toml(value: Any) -> str:
 @_whose
 @json_option
 def config_check(paths: tuple[Path, ...], program: str | None, as_json: bool) -> int:
-    """Check files as the programs would, and what they say against this host."""
+    """Check files as the programs do, and then their values against this host."""
     seen = []
     for path in _given(paths):
         errors: list[str] = []

@@ -1,8 +1,8 @@
-"""When the certificates of the servers end, as they show them to this machine; with TLS only.
+"""When the certificates of the servers end, as they show them to this machine; only with TLS.
 
-STATUS cannot say it (its messages are what they were), so each server is connected to: the
-metaserver for STATUS anyhow, storage servers as by `node ping`, all at once and for SHOWN_S
-altogether. Whoever does not answer shows nothing: whether it is up says STATUS.
+STATUS does not have this, so each server is connected to: the metaserver for STATUS in any case,
+storage servers as by `node ping`, all at once and within SHOWN_S together. A server that does not
+answer shows nothing: STATUS says whether it is up.
 """
 
 import time
@@ -24,12 +24,12 @@ from fscommon.wire.ops import Op
 from .frame import Reach, run_trio
 
 SHOWN_S: Final = 3.0
-_ENDED: Final = "certificate has expired"  # OpenSSL's words, which end the handshake
+_ENDED: Final = "certificate has expired"  # OpenSSL's error, which ends the handshake
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """ends_s: a Unix time; None: it has ended, and the server could not show it."""
+    """A server's certificate. ends_s: a Unix time; None: it has ended and was not shown."""
 
     server: str
     ends_s: int | None
@@ -40,7 +40,7 @@ class Shown:
 
 
 def ask_with_certificates(reach: Reach) -> tuple[StatusReply, list[Shown]]:
-    """STATUS, and the certificates of the metaserver that answered and of storage servers."""
+    """Returns STATUS, and the certificates of the metaserver and of storage servers."""
     reply, shown = reach.ask(lambda caller: _ask_metaserver(reach, caller))
     if reach.tls.is_on:
         shown += run_trio(of_storage_servers, reach, reply)
@@ -62,7 +62,7 @@ async def _ask_metaserver(reach: Reach, caller: Caller) -> tuple[StatusReply, li
 
 
 async def of_storage_servers(reach: Reach, reply: StatusReply) -> list[Shown]:
-    """Of those that are up, in their order."""
+    """The certificates of the storage servers that are up, in their order."""
     nodes = [node for node in reply.nodes if node.is_up]
     found: list[Shown | None] = [None] * len(nodes)
 

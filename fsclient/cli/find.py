@@ -1,7 +1,7 @@
-"""braidfs find: walks the namespace at the metaserver, by what find(1) knows and what it does not.
+"""braidfs find: walks the namespace at the metaserver, with conditions of find(1) and more.
 
-Directories are listed in pages, several at once; a page holds attributes and layouts, so no inode
-is asked for by itself. Results leave as they are found, in no particular order.
+Directories are listed in pages, several at once. A page has attributes and layouts, so no inode
+needs a request of its own. Results are printed as they are found, in no particular order.
 """
 
 import fnmatch
@@ -35,7 +35,7 @@ from .words import Age, Size, holds, shown
 
 PAGE_ENTRIES: Final = 512
 WALKERS: Final = 8  # directories listed at once
-QUEUE_MAX: Final = 100_000  # directories that wait; beyond it walks go deep first
+QUEUE_MAX: Final = 100_000  # directories that wait; beyond it the walk is depth-first
 _TYPES: Final = {"f": modes.S_IFREG, "d": modes.S_IFDIR, "l": modes.S_IFLNK}
 
 
@@ -82,7 +82,7 @@ def _lies_on(layout: bytes, target: int) -> bool:
     {PATH_TEXT}""",
     examples=[
         ("braidfs find /data --size +10G", "Large files."),
-        ("braidfs find :/ --target 7 -0 | xargs -0 -n1 echo", "What lies on a target."),
+        ("braidfs find :/ --target 7 -0 | xargs -0 -n1 echo", "Files with an object on a target."),
         ("braidfs find /data/ckpt --name '*.pt' --mtime +30d", "Old checkpoints."),
         ("braidfs find /data --type f --uid 1000 --json", "One JSON object a line."),
     ],
@@ -100,7 +100,7 @@ def _lies_on(layout: bytes, target: int) -> bool:
     "--size",
     type=Size(),
     metavar="[+|-]N[K|M|G|T]",
-    help="At least (+), at most (-), or exactly so large.",
+    help="At least (+), at most (-), or exactly this large.",
 )
 @click.option(
     "--mtime",
@@ -161,7 +161,7 @@ class _Directory:
 
 
 class Walk:
-    """Everything below a place. Tasks of one trio thread share the queue."""
+    """A walk of everything below a place. Tasks of one trio thread share its queue."""
 
     def __init__(self, place: Place, wanted: Wanted, depth: int | None, write: Write) -> None:
         self._place = place

@@ -1,9 +1,9 @@
-"""What every verb of `braidfs` shares: its command class, how it reaches the cluster, how it ends.
+"""What every verb of `braidfs` shares: its command class, its way to the cluster, its exit code.
 
 A verb is a plain function under a `Command`, which adds examples and exit codes to --help and to
-the man page. It gets a `Reach` (which metaserver, which key) and says what it found through
-`show`: text for people, or --json for programs. Whatever BraidFS raises on purpose becomes one
-line on stderr that says what to do, and an exit code of the table below; nothing else is caught.
+the man page. It gets a `Reach` (which metaserver, which key) and prints its results with `show`:
+text for people, or --json for programs. Every error that BraidFS raises on purpose becomes one line
+on stderr that says what to do, and an exit code of the table below; nothing else is caught.
 """
 
 import functools
@@ -73,12 +73,12 @@ class UnreachableError(BraidError):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    words: str  # of the command line
+    words: str  # the command line
     text: str  # what it does
 
 
 class Command(click.Command):
-    """A verb with examples and its own exit codes beside those that all have."""
+    """A verb with examples, and with exit codes of its own beside the common ones."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Verbs that go together. Its help has their first sentences whole."""
+    """Verbs that belong together. The help has the whole first sentence of each."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, _first_sentence(command)) for name, command in sorted(self.commands.items())]
@@ -129,13 +129,13 @@ class AdminConfig:
         self.tls_settings()
 
     def tls_settings(self) -> TlsSettings:
-        """Raises ValueError."""
+        """The settings for TLS. Raises ValueError."""
         return TlsSettings(self.tls, self.tls_ca)
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Which cluster, proven by which key, and how long a server may take to answer."""
+    """Which cluster to reach, with which key, and how long a server may take to answer."""
 
     metaservers: tuple[Address, ...]
     key_file: Path
@@ -146,7 +146,7 @@ class Reach:
     def open_caller(
         self, address: Address | str, hello: HelloFields
     ) -> AbstractAsyncContextManager[Caller]:
-        """A connection to a server that proves the cluster key."""
+        """Opens a connection to a server, proved by the cluster key."""
         return open_caller(
             address,
             key=load_key(self.key_file),
@@ -156,7 +156,7 @@ class Reach:
         )
 
     async def run(self, work: Callable[[Caller], Awaitable[T]]) -> T:
-        """Do the work over a connection to the first metaserver that takes one."""
+        """Does the work on a connection to the first metaserver that accepts one."""
         failures = []
         for address in self.metaservers:
             hello = HelloFields("admin", _who())
@@ -171,17 +171,17 @@ class Reach:
         )
 
     def ask(self, work: Callable[[Caller], Awaitable[T]]) -> T:
-        """run() for a plain function."""
+        """Like run(), for a plain function."""
         found: T = run_trio(self.run, work)
         return found
 
     def call(self, op: Any, message: Any) -> Any:
-        """One request, its reply."""
+        """Sends one request and returns its reply."""
         return self.ask(lambda caller: caller.call(op, message, self.timeout_s))
 
 
 def _who() -> str:
-    """For the audit log of the metaserver."""
+    """The user of this command, for the audit log of the metaserver."""
     try:
         user = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -197,7 +197,7 @@ def run_trio(function: Callable[..., Awaitable[T]], *args: Any) -> T:
 
 
 def reaching(function: Callable[P, R]) -> Callable[..., R]:
-    """Give a verb -s, -k and --timeout, and their outcome as the argument `reach`."""
+    """Gives a verb -s, -k and --timeout, and their values as the argument `reach`."""
 
     @click.option(
         "-s",
@@ -260,7 +260,7 @@ def show_json(found: Any) -> None:
 
 
 def show(found: Any, as_json: bool, people: Callable[[Console], None]) -> None:
-    """found is what --json prints; people() writes the same for eyes."""
+    """Prints the result. found: what --json prints; people() prints the same for people."""
     if as_json:
         show_json(found)
         return
@@ -275,7 +275,7 @@ def warn(text: str) -> None:
 
 
 def run_cli(cli: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Runs the command line and returns the exit code."""
     try:
         code = cli.main(args=arguments, prog_name="braidfs", standalone_mode=False)
         sys.stdout.flush()
@@ -287,7 +287,7 @@ def run_cli(cli: click.Command, arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         said = io.StringIO()
-        error.show(said)  # it may say what was typed, which may be a name
+        error.show(said)  # it may have what was typed, which may be a name
         sys.stderr.write(visible_lines(said.getvalue()))
         return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED
     except BrokenPipeError:
@@ -305,10 +305,10 @@ def _code_of(error: Exception) -> int:
 
 
 def sentence(error: Exception) -> str:
-    """What an error means to the one who typed the command."""
+    """What an error means to the user who typed the command."""
     if isinstance(error, FsError):
         what = error.sentence
-        return f"{what} (a recovery is going on: try again soon)" if _passes(error) else what
+        return f"{what} (a recovery is running: try again soon)" if _passes(error) else what
     if isinstance(error, AuthenticationError):
         return f"{error}: take the key file of this cluster with --key-file"
     if isinstance(error, ProtocolError):

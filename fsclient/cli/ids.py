@@ -1,4 +1,4 @@
-"""Options of `braidfs key create` that say whom a client's users and groups are in the cluster."""
+"""Options of `braidfs key create` that say which users and groups a client's are in the cluster."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class Ids(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class Pair(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A user and a group of the cluster's."""
+    """A user and a group of the cluster."""
 
     name = "uid:gid"
 
@@ -85,7 +85,7 @@ def id_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_ids(limits: dict[str, Any]) -> IdMap:
-    """Takes these options from among others."""
+    """Takes these options out of all options."""
     everybody = limits.pop("squash_all") or ()
     return IdMap(limits.pop("map_uid"), limits.pop("map_gid"), everybody)
 

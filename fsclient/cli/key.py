@@ -1,4 +1,4 @@
-"""braidfs key: the cluster key, and keys for clients that are good for less."""
+"""braidfs key: the cluster key, and keys for clients with fewer rights."""
 
 import hashlib
 import time
@@ -57,12 +57,13 @@ _SECOND_NS: Final = 10**9
 def key() -> None:
     """The cluster key, and keys for clients.
 
-    Whoever has the cluster key is trusted with everything. The key of a client is good for mounting
-    alone: everything or one directory, to read or to write, until it is revoked."""
+    A holder of the cluster key is trusted with everything. The key of a client is only for
+    mounting: everything or one directory, to read or to write, until it is revoked.
+    """
 
 
 def fingerprint(secret: bytes) -> str:
-    """Tells two keys apart and gives none away."""
+    """Identifies a key without revealing it."""
     return hashlib.sha256(b"braidfs key fingerprint" + secret).hexdigest()[:16]
 
 
@@ -124,16 +125,16 @@ class _Wanted:
 )
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=KEY_FILE)
 @click.option("--client", metavar="NAME", help="A key for a client, by this name.")
-@click.option("--tree", metavar="DIR", help="For this directory and what is below it alone.")
-@click.option("--read-only", is_flag=True, help="To read, not to change anything.")
+@click.option("--tree", metavar="DIR", help="Only for this directory and what is below it.")
+@click.option("--read-only", is_flag=True, help="For reading only.")
 @click.option(
     "--squash-root",
     is_flag=True,
-    help="Nobody of the client is root: what its root "
-    "makes is nobody's, what root owns is reached as others may.",
+    help="No user of the client is root: what its root "
+    "makes belongs to nobody, and it may use what root owns like any other user.",
 )
 @id_options
-@click.option("--expires", type=Age(), help="It ends by itself after so long.")
+@click.option("--expires", type=Age(), help="The key expires after this time.")
 @reaching
 @json_option
 def key_create(
@@ -148,7 +149,7 @@ def key_create(
     ids = take_ids(limits)
     if client is None:
         if tree or expires or any(limits.values()) or ids != NO_IDS:
-            raise click.UsageError("what limits a key is for one with --client NAME")
+            raise click.UsageError("options that limit a key need --client NAME")
         create_key(path)
         _show_file(path, as_json)
         return
@@ -163,7 +164,7 @@ def key_create(
 
 
 def _check_free(path: Path) -> None:
-    """Before the metaserver is asked: most of what can be wrong with the file."""
+    """Checks most of what can be wrong with the file, before the metaserver is asked."""
     if path.exists():
         raise ConfigError(f"cannot create the key file {path}: File exists")
     if not path.absolute().parent.is_dir():
@@ -189,7 +190,8 @@ async def _create(caller: Caller, reach: Reach, wanted: _Wanted, path: Path) -> 
 
 
 async def _tree_for_key(caller: Caller, reach: Reach, place: Place) -> int:
-    """Whoever has limits on a tree does not find a part of it taken out by a key."""
+    """Makes the directory a tree, unless it counts for the quota of a tree above: a key must not
+    take a part out of that."""
     attributes = (await top_of(caller, place)).attributes
     if attributes.tree not in (0, attributes.ino):
         outer = await account_row(caller, reach, (QuotaKind.TREE, attributes.tree))
@@ -230,7 +232,7 @@ def _ids(row: KeyRow) -> str:
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=KEY_FILE)
 @json_option
 def key_check(path: Path, as_json: bool) -> None:
-    """Check a key file and print the fingerprint of the key, which gives nothing away."""
+    """Check a key file and print the fingerprint of the key, which does not reveal it."""
     _show_file(path, as_json)
 
 
@@ -238,15 +240,15 @@ def key_check(path: Path, as_json: bool) -> None:
     "list",
     cls=Command,
     examples=[
-        ("braidfs key list", "The keys of clients that are good."),
-        ("braidfs key list --all --json", "Those revoked and expired, too."),
+        ("braidfs key list", "The valid keys of clients."),
+        ("braidfs key list --all --json", "Also revoked and expired ones."),
     ],
 )
-@click.option("--all", "everything", is_flag=True, help="Also those that are good no more.")
+@click.option("--all", "everything", is_flag=True, help="Also keys that are no longer valid.")
 @reaching
 @json_option
 def key_list(reach: Reach, everything: bool, as_json: bool) -> None:
-    """List the keys of clients: what each is good for, and how many mounts use it."""
+    """List the keys of clients: what each permits, and how many mounts use it."""
     rows = reach.ask(lambda caller: _rows(caller, reach))
     rows = sorted(
         (row for row in rows if everything or _state(row) in ("good", "ending")),
@@ -259,7 +261,7 @@ def key_list(reach: Reach, everything: bool, as_json: bool) -> None:
     "revoke",
     cls=Command,
     examples=[
-        ("braidfs key revoke gpu-pool", "Its mounts are fenced when this ends."),
+        ("braidfs key revoke gpu-pool", "When this ends, its mounts are fenced."),
         ("braidfs key revoke 5f3a0c91d2e4b7a8 --yes", "By its id, without asking."),
     ],
 )
@@ -268,10 +270,11 @@ def key_list(reach: Reach, everything: bool, as_json: bool) -> None:
 @reaching
 @json_option
 def key_revoke(which: str, yes: bool, reach: Reach, as_json: bool) -> None:
-    """Take a key back, for ever: its mounts are ended and fenced at every storage server.
+    """Revoke a key for ever: its mounts are ended and fenced at every storage server.
 
-    What these had not yet sent is lost, as if their hosts had failed; they are refused with EACCES
-    from now on. Ends when no storage server takes anything of them any more."""
+    What these have not sent yet is lost, as if their hosts had failed; from now on they are refused
+    with EACCES. The command ends when no storage server accepts anything of them any more.
+    """
     row = _find(reach.ask(lambda caller: _rows(caller, reach)), which)
     if not yes and not as_json and row.sessions:
         mounts = counted(len(row.sessions), "mount")
@@ -285,12 +288,12 @@ def _find(rows: Sequence[KeyRow], which: str) -> KeyRow:
     by_id = [row for row in rows if session_text(row.id) == which.lower()]
     by_name = [row for row in rows if row.name == which and _state(row) == "good"]
     if not by_id and not by_name:
-        raise click.BadParameter(f"there is no good key '{which}': see braidfs key list")
+        raise click.BadParameter(f"there is no valid key '{which}': see braidfs key list")
     return (by_name or by_id)[0]
 
 
 async def _revoke(caller: Caller, reach: Reach, key_id: int) -> None:
-    """Ask for it and wait until every session is fenced everywhere."""
+    """Revokes the key and waits until every session is fenced everywhere."""
     await caller.call(Op.KEY_REVOKE, KeyRevoke(key_id), reach.timeout_s)
     try:
         with trio.fail_after(reach.timeout_s):

@@ -1,6 +1,7 @@
-"""braidfs layout: chunk size and width, of a file or of the new files in a directory.
+"""braidfs layout: chunk size and stripe width, of a file or of new files in a directory.
 
-Setting goes through the mount, as the xattr braidfs.layout, so the kernel's permissions hold.
+It sets them through the mount, as the extended attribute braidfs.layout, so the kernel checks
+permissions.
 """
 
 import errno
@@ -24,7 +25,7 @@ from .words import Size, size
 
 _BUSY_SECONDS: Final = 2.0  # a close reaches the metaserver with the next batch
 _MEANINGS: Final = {
-    errno.EINVAL: "it was written already (copy it to where the layout is set), or the "
+    errno.EINVAL: "it was written already (copy it into a directory with the layout), or the "
     "chunk size is no multiple of 64 KiB up to 64 MiB",
     errno.EBUSY: "somebody has it open",
     errno.EOPNOTSUPP: "it is neither a file nor a directory on a BraidFS mount",
@@ -44,7 +45,7 @@ def layout() -> None:
 
     {PATH_TEXT}""",
     examples=[
-        ("braidfs layout get /data/ckpt", "What new files there will get."),
+        ("braidfs layout get /data/ckpt", "What new files in a directory will get."),
         ("braidfs layout get /data/ckpt/model.pt --json", "What a file has."),
         ("getfattr -n braidfs.layout /data/ckpt", "The same, as an xattr."),
     ],
@@ -88,10 +89,10 @@ def _print(console: Console, path: str, seen: dict[str, Any]) -> None:
     examples=[
         (
             "braidfs layout set /data/ckpt --chunk-size 4M --stripe-width 8",
-            "Large files of many ranks: wide, with large chunks.",
+            "Large files of many ranks: many targets, large chunks.",
         ),
         ("braidfs layout set /data/train --stripe-width 1", "Small files: one target each."),
-        ("braidfs layout set /data/train --default", "As the cluster's configuration says again."),
+        ("braidfs layout set /data/train --default", "The cluster's layout again."),
         (
             "setfattr -n braidfs.layout -v chunk_size=4MiB,stripe_width=8 /data/ckpt",
             "The same, as an xattr.",
@@ -106,13 +107,13 @@ def _print(console: Console, path: str, seen: dict[str, Any]) -> None:
     "--stripe-width",
     type=click.IntRange(1, 64),
     metavar="COUNT",
-    help="Targets of a file, as far as there are so many.",
+    help="Targets of a file, if the cluster has that many.",
 )
 @click.option(
     "--default",
     "as_cluster",
     is_flag=True,
-    help="Forget what the directory says: that of the cluster holds.",
+    help="Remove the directory's own layout: that of the cluster applies.",
 )
 @json_option
 def layout_set(
@@ -124,8 +125,9 @@ def layout_set(
 ) -> None:
     """Set the layout of new files in directories, or of files that were never written.
 
-    PATHS are on a mount. New sub-directories inherit; what is there stays as
-    it is. What is not given stays as it was."""
+    PATHS are on a mount. New subdirectories inherit the layout; existing files and directories keep
+    theirs. Options that are not given change nothing.
+    """
     if as_cluster == bool(chunk_size or stripe_width):
         raise click.UsageError("say --chunk-size, --stripe-width or both; or --default alone")
     words = []
@@ -153,7 +155,7 @@ def _set(path: str, value: bytes) -> None:
 
 def _forget(path: str) -> None:
     if not modes.S_ISDIR(os.stat(path).st_mode):  # noqa: PTH116
-        raise BraidError(f"{path}: only a directory can forget its layout")
+        raise BraidError(f"{path}: only a directory can lose its layout")
     try:
         os.removexattr(path, LAYOUT_XATTR)
     except OSError as error:

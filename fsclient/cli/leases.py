@@ -1,4 +1,4 @@
-"""braidfs client leases: what each mount may cache, as the metaserver has it in its table."""
+"""braidfs client leases: what each mount may cache, from the metaserver's table."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -37,7 +37,7 @@ _PAGE: Final = 5_000
     "leases",
     cls=Command,
     examples=[
-        ("braidfs client leases", "How much each mount holds, and who is slow to give back."),
+        ("braidfs client leases", "How much each mount holds, and which is slow to return it."),
         ("braidfs client leases 5f3a0c91d2e4b7a8 --limit 20", "What one mount holds."),
     ],
 )
@@ -47,15 +47,17 @@ _PAGE: Final = 5_000
     type=click.IntRange(1, 10**6),
     default=1000,
     show_default=True,
-    help="Show so many leases of the SESSION.",
+    help="Show at most this many leases of the SESSION.",
 )
 @reaching
 @json_option
 def leases(reach: Reach, session: str | None, limit: int, as_json: bool) -> None:
     """Show what mounts may cache: attributes (meta), names of a directory (entries), bytes (data).
 
-    Without SESSION, one line a mount: inodes with a lease, how many of them exclusively, and the
-    recalls that it has not answered yet. A mount without leases asks for everything."""
+    Without SESSION, one line for each mount: inodes with a lease, how many of them exclusively, and
+    the recalls that it has not answered yet. A mount without leases asks the metaserver for
+    everything.
+    """
     if session is None:
         report: LeaseReport = reach.call(Op.LEASES, LeaseQuery(0))
         found = sorted(report.sessions, key=lambda one: -one.inodes)
@@ -103,7 +105,7 @@ def _lease_json(one: HeldLease) -> dict[str, Any]:
 
 
 def _facets(flags: int) -> dict[str, str]:
-    """Facet → shared or exclusive."""
+    """Maps each facet to shared or exclusive."""
     return {
         name: "exclusive" if flags & exclusive else "shared"
         for name, (shared, exclusive) in _FACETS.items()

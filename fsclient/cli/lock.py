@@ -1,4 +1,4 @@
-"""braidfs lock: who holds which lock, and who waits for one, as the metaserver sees it."""
+"""braidfs lock: who holds which lock, and who waits for one, from the metaserver's tables."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def lock() -> None:
     examples=[
         ("braidfs lock list", "All locks, of all mounts."),
         ("braidfs lock list --waiting", "What programs wait for."),
-        ("braidfs lock list --inode $(stat -c %i FILE)", "Who has FILE locked."),
+        ("braidfs lock list --inode $(stat -c %i FILE)", "Who has locked FILE."),
     ],
 )
 @click.option("--inode", type=click.IntRange(1), metavar="NUMBER", help="Only locks of this inode.")

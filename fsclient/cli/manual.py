@@ -1,6 +1,7 @@
-"""Man pages out of the command line itself: one for `braidfs`, one for each verb or group. Pure.
+"""Makes man pages from the command line itself: one for `braidfs`, one for each verb or group.
+Pure.
 
-./dev man writes them to docs/man; a test compares. The pages of the server programs and of the
+./dev man writes them to docs/man; a test compares them. The pages of the server programs and of the
 mount helper are written by hand.
 """
 
@@ -17,7 +18,7 @@ _SEE_ALSO = ("mount.fuse.braidfs (8)", "braidfs-metaserver (8)", "braidfs-storag
 
 
 def pages(cli: click.Group) -> dict[str, str]:
-    """File name → text."""
+    """Maps the name of each page to its text."""
     context = click.Context(cli, info_name="braidfs")
     made = {"braidfs.1": _overview(cli, context)}
     for name, verb in sorted(cli.commands.items()):
@@ -26,7 +27,7 @@ def pages(cli: click.Group) -> dict[str, str]:
 
 
 def help_texts(cli: click.Group) -> str:
-    """--help of every command, one after the other."""
+    """The --help of every command, one after the other."""
     context = click.Context(cli, info_name="braidfs", terminal_width=90, max_content_width=90)
     return "\n".join(
         f"$ {one.command_path} --help\n{one.command.get_help(one)}\n" for one in _walk(context)
@@ -137,7 +138,7 @@ def _see_also(pages: tuple[str, ...]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """As roff: backslashes, hyphens that are typed, and lines that look like requests."""
+    """Escapes text for roff: backslashes, hyphens of options, lines that look like requests."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("…", "...")
     escaped = escaped.replace('"', "\\(dq")
     return re.sub(r"^([.'])", r"\\&\1", escaped, flags=re.M)

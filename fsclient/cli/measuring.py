@@ -1,7 +1,5 @@
-"""What `validate` and `bench` share: the options that say where and how much, and the progress.
-
-Measuring itself is fsclient.validate.
-"""
+"""What `validate` and `bench` share: the options that say where and how much to measure, and the
+progress bar. fsclient.validate measures."""
 
 import os
 import shlex
@@ -26,7 +24,7 @@ from .words import Size
 
 SSH: Final = "ssh -o BatchMode=yes -o ConnectTimeout=15"
 _TICK_S: Final = 0.2
-_GUESS_S: Final = 3.0  # of a phase that takes as long as it takes: for the bar alone
+_GUESS_S: Final = 3.0  # of a phase without a fixed time, for the bar only
 _OPTIONS: Final = (
     click.argument("paths", metavar="PATH...", nargs=-1),
     click.option(
@@ -36,26 +34,26 @@ _OPTIONS: Final = (
         "fio are installed there and PATH is mounted. Without it, this machine.",
     ),
     click.option(
-        "--ssh", default=SSH, show_default=True, metavar="COMMAND", help="How to reach them."
+        "--ssh", default=SSH, show_default=True, metavar="COMMAND", help="How to reach the nodes."
     ),
-    click.option("--seconds", type=click.IntRange(1, 86_400), help="Of each timed phase."),
-    click.option("--size", type=Size(), help="Of each large file; one a job."),
-    click.option("--jobs", type=click.IntRange(1, 256), help="At a time on each node."),
+    click.option("--seconds", type=click.IntRange(1, 86_400), help="Length of each timed phase."),
+    click.option("--size", type=Size(), help="Size of each large file; each job has one."),
+    click.option("--jobs", type=click.IntRange(1, 256), help="Jobs at a time on each node."),
     click.option("--files", type=click.IntRange(1, 10**7), help="Names that each job makes."),
     click.option(
-        "--any-file-system", is_flag=True, help="Also where PATH is not BraidFS: to compare."
+        "--any-file-system", is_flag=True, help="Also if PATH is not on BraidFS, to compare."
     ),
     click.option(
         "--resume",
         is_flag=True,
-        help="Go on with the same command where it was interrupted: what it has finished "
+        help="Continue the same command after an interrupt: what it has finished "
         "is not measured again.",
     ),
 )
 
 
 def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the options: `paths`, `hosts` and `ssh` for `plans`, the rest for `Wishes`."""
+    """Gives a verb the options: `paths`, `hosts` and `ssh` for `plans`, the rest for `Wishes`."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -63,7 +61,7 @@ def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The options that say how much; None: as the suite has it."""
+    """The options that say how much to measure; None: as in the suite."""
 
     suite: str
     seconds: int | None
@@ -95,7 +93,7 @@ def plans(paths: Sequence[str], hosts: str | None, ssh: str) -> list[NodePlan]:
     if hosts is None:
         return local_nodes([os.path.abspath(path) for path in paths])  # noqa: PTH100 - no links
     if len(paths) != 1 or not paths[0].startswith("/"):
-        raise click.UsageError("with --hosts, name one absolute PATH: where all of them mount it")
+        raise click.UsageError("with --hosts, name one absolute PATH: where all nodes mount it")
     try:
         return remote_nodes(expand_hosts(hosts), paths[0], shlex.split(ssh))
     except ValueError as error:
@@ -105,8 +103,8 @@ def plans(paths: Sequence[str], hosts: str | None, ssh: str) -> list[NodePlan]:
 def measure(
     run: Run, nodes: Sequence[NodePlan], as_json: bool, *, resumes: bool = False
 ) -> Findings:
-    """With a bar on the terminal; without one, a line a phase, unless a program reads. What is
-    finished is kept until all is."""
+    """Measures, with a bar on a terminal, else with a line for each phase (none with --json).
+    Results are kept until all is finished."""
     request = {**asdict(run), "nodes": [(node.name, node.path) for node in nodes]}
     kept = Kept.of("bench" if run.parts else "validate", request)
     if not resumes:
@@ -117,7 +115,7 @@ def measure(
         found: Findings = run_trio(_measure, run, nodes, as_json, kept)
     except BaseException:
         if kept.exists():
-            warn("what is finished is kept: the same command with --resume goes on from there")
+            warn("finished results are kept: repeat the command with --resume to continue")
         raise
     return found
 

@@ -1,6 +1,6 @@
 """Files of mounts that are services, /etc/braidfs/mounts/NAME.conf, as braidfs-mount@NAME.service
-reads them: SOURCE= and OPTIONS=, lines as of systemd's EnvironmentFile=. NAME is the mountpoint as
-`systemd-escape --path` writes it."""
+reads them: SOURCE= and OPTIONS=, in lines as of systemd's EnvironmentFile=. NAME is the mountpoint
+as written by `systemd-escape --path`."""
 
 import re
 import shlex
@@ -17,21 +17,21 @@ from ..config import config_of, lines_for
 from ..kernel import is_mounted
 from ..source import parse_source
 
-FOLDER: Final = "mounts"  # in that of the configuration
+FOLDER: Final = "mounts"  # in the folder of the configuration
 SUFFIX: Final = ".conf"
 _WORDS: Final = frozenset(("SOURCE", "OPTIONS"))
 _ESCAPED: Final = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def mountpoint_of(path: Path) -> str:
-    """mnt-train.conf → /mnt/train."""
+    """The mountpoint of a file: mnt-train.conf is of /mnt/train."""
     name = path.name.removesuffix(SUFFIX)
     folders = "" if name == "-" else name.replace("-", "/")
     return "/" + _ESCAPED.sub(lambda match: chr(int(match[1], 16)), folders)
 
 
 def keys_of(path: Path) -> tuple[Key, ...]:
-    """What it says, and the options that it does not name. Raises ConfigError."""
+    """The keys of the file, with the options that it does not name. Raises ConfigError."""
     source, options = _read(path)
     return (
         Key("directory", mountpoint_of(path), False),
@@ -42,7 +42,7 @@ def keys_of(path: Path) -> tuple[Key, ...]:
 
 
 def errors_of(path: Path) -> list[str]:
-    """What can be seen to be wrong on this host. Raises ConfigError."""
+    """The errors that this host can find. Raises ConfigError."""
     _, options = _read(path)
     errors = []
     for look in (lambda: load_credential(options.key_file), lambda: config_of(options)):

@@ -1,8 +1,9 @@
-"""mount.fuse.braidfs: what mount(8) runs for type fuse.braidfs (docs/man/mount.fuse.braidfs.8).
+"""mount.fuse.braidfs: the program that mount(8) runs for type fuse.braidfs
+(docs/man/mount.fuse.braidfs.8).
 
     mount.fuse.braidfs SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
 
-The exit code is one of mount(8); an error is one line on stderr of the command that was typed.
+The exit code is one of mount(8). An error is one line on stderr of the command that was typed.
 """
 
 import getopt
@@ -48,7 +49,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Request:
-    """Raises ConfigError. mount(8) puts the words first and the flags last; any order is taken."""
+    """Parses the command line. Raises ConfigError. mount(8) puts the words first and the flags
+    last; any order is accepted."""
     try:
         flags, words = getopt.gnu_getopt(list(arguments), "sfnvo:t:N:")
     except getopt.GetoptError as error:
@@ -61,7 +63,7 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
 
 
 def mount_source(request: Request, *, foreground: bool) -> int:
-    """Mount; the exit code. Shared with `braidfs mount`."""
+    """Mounts and returns the exit code. `braidfs mount` uses it, too."""
     sys.argv[1:] = [with_absolute_files(word) for word in sys.argv[1:]]
     try:
         source = parse_source(request.source)
@@ -87,8 +89,8 @@ def mount_source(request: Request, *, foreground: bool) -> int:
 
 
 def with_absolute_files(options: str) -> str:
-    """The process has another directory than the command, and so has the next one, which begins
-    with the same words when this one was killed."""
+    """Makes paths of files absolute: the process has another directory than the command, and so has
+    the next one, which starts with the same command line if this one was killed."""
     return _RELATIVE_FILE.sub(lambda found: found[1] + os.path.abspath(found[2]), options)  # noqa: PTH100 - links stay
 
 

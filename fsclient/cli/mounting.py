@@ -1,4 +1,4 @@
-"""braidfs mount: what mount(8) does through mount.fuse.braidfs, for whoever wants no mount(8)."""
+"""braidfs mount: does without mount(8) what mount(8) does through mount.fuse.braidfs."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""braidfs net: which RDMA ports this machine would use, and what a storage server says."""
+"""braidfs net: shows which RDMA ports this machine would use, and asks a storage server."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,8 +32,8 @@ def net() -> None:
     "devices",
     cls=Command,
     examples=[
-        ("braidfs net devices", "All ports, and why some are not used."),
-        ("braidfs net devices -d 'mlx5_*' --subnet 10.1.0.0/16", "What a choice would leave."),
+        ("braidfs net devices", "All ports, with the reason if one is not used."),
+        ("braidfs net devices -d 'mlx5_*' --subnet 10.1.0.0/16", "What a choice would use."),
         ("braidfs net devices --json | jq '.[] | select(.used)'", "For programs."),
     ],
     exits={EXIT_NO_RDMA: "no port can be used"},
@@ -52,7 +52,7 @@ def net() -> None:
 def devices(
     devices: tuple[str, ...], subnets: tuple[str, ...], gid_index: int, as_json: bool
 ) -> int:
-    """List the RDMA ports of this machine: used with which address, or why not."""
+    """List the RDMA ports of this machine: with which address each is used, or why not."""
     choices = choose(find_ports(), Wishes(devices, subnets, gid_index))
     found = [_port_json(one) for one in choices]
     show(found, as_json, lambda console: _print(console, found))
@@ -63,7 +63,7 @@ def devices(
     "check",
     cls=Command,
     examples=[
-        ("braidfs net check stor1", "Does this storage server have RDMA for us?"),
+        ("braidfs net check stor1", "Would a mount here use RDMA to this storage server?"),
         ("braidfs net check 10.1.0.7:7500 --json", "At this address, for programs."),
     ],
     exits={EXIT_NO_RDMA: "the server answers, but data would go by TCP"},
@@ -72,9 +72,10 @@ def devices(
 @reaching
 @json_option
 def check(reach: Reach, host: str, as_json: bool) -> int:
-    """Ask the storage server at HOST: would a mount from here use RDMA for it?
+    """Ask the storage server at HOST whether a mount on this machine would use RDMA to it.
 
-    It is asked over an authenticated TCP connection; no queue pair is made."""
+    The question is sent on an authenticated TCP connection; no queue pair is made.
+    """
     theirs, their_reason = run_trio(_ask, host, reach)
     mine, my_reason = _mine()
     found = {
@@ -90,7 +91,8 @@ def check(reach: Reach, host: str, as_json: bool) -> int:
 
 
 async def _ask(host: str, reach: Reach) -> tuple[str, str]:
-    """What the server would use, and why nothing. Raises TransportError, AuthenticationError."""
+    """Returns what the server would use, or why nothing. Raises TransportError,
+    AuthenticationError."""
     address = parse_address(host, port_default=STORAGESERVER_PORT)
     hello = HelloFields("rdma", "braidfs net check")
     timeout_s = reach.timeout_s

@@ -1,4 +1,4 @@
-"""braidfs node: the storage servers, and how long the way to each is."""
+"""braidfs node: lists the storage servers, and measures round trips to them."""
 
 import time
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _TIMES = ("connect_us", "fastest_us", "median_us")
 
 @click.group(cls=Group)
 def node() -> None:
-    """Storage servers: list them, measure the way to them."""
+    """Storage servers: list them, measure round trips to them."""
 
 
 @node.command(
@@ -47,7 +47,7 @@ def node() -> None:
         ("braidfs node list", "All storage servers."),
         (
             "braidfs node list --json | jq -r '.[] | select(.state != \"up\") | .name'",
-            "The names of those that are down.",
+            "The names of servers that are down.",
         ),
     ],
 )
@@ -83,7 +83,7 @@ def _print_nodes(console: Console, reply: StatusReply) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """seconds: of each round trip, after the handshake. error: empty when all went well."""
+    """A server's round trips. seconds: of each, after the handshake. error: empty after success."""
 
     kind: str
     name: str
@@ -129,7 +129,8 @@ def node_ping(reach: Reach, names: tuple[str, ...], count: int, as_json: bool) -
     """Connect to servers from this machine, prove the key, and time round trips.
 
     NAMES are names or addresses of storage servers, as node list shows them; without any, all
-    servers are tried, the metaservers too."""
+    servers are tried, including the metaservers.
+    """
     pings = run_trio(_ping_all, reach, names, count)
     show([one.as_json() for one in pings], as_json, lambda console: _print_pings(console, pings))
     return EXIT_UNHEALTHY if any(one.error for one in pings) else EXIT_DONE
@@ -152,7 +153,7 @@ async def _ping_all(reach: Reach, names: Sequence[str], count: int) -> list[Ping
 
 
 async def _storage_servers(reach: Reach, names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Raises BadParameter for a name that nobody has."""
+    """The storage servers with these names. Raises BadParameter for an unknown name."""
     try:
         reply = await reach.run(lambda c: c.call(Op.STATUS, Empty(), reach.timeout_s))
     except UnreachableError:
@@ -186,7 +187,7 @@ async def _ping(reach: Reach, place: tuple[str, str, str], count: int) -> Ping:
 
 
 def _body(kind: str) -> bytes:
-    """A metadata body is an array; a data frame of PING has none."""
+    """The body of a PING: an array for the metaserver; a data frame of PING has none."""
     return b"\x90" if kind == "metaserver" else b""
 
 

@@ -1,8 +1,8 @@
 """PATH arguments: a path on a mount of this machine, or `:/path` inside the file system.
 
-A path on a mount is found in the table of mounts and asked of the metaserver by its names, so the
-mount itself need not answer. Symbolic links on the way are followed as the shell would, the last
-name is not. The metaservers of the mount are asked, unless --metaserver names others.
+A path on a mount is found in the table of mounts, and the metaserver is asked by its names, so the
+mount itself need not answer. Symbolic links on the way are followed as by the shell, but not in the
+last name. The metaservers of the mount are asked, unless --metaserver names others.
 """
 
 import os
@@ -28,7 +28,7 @@ PATH_TEXT = "PATH is on a mount of this machine, or :/path inside the file syste
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """names: components below the root of the file system. shown: as the user wrote it.
+    """A place in the file system. names: components below the root. shown: as the user wrote it.
     on_mount: the path on this machine, "" for `:/path`."""
 
     shown: str
@@ -38,7 +38,7 @@ class Place:
 
 
 def find_place(path: str, reach: Reach) -> Place:
-    """Metaservers that the user named are asked rather than those of the mount."""
+    """Finds a place. Metaservers that the user named are asked in place of those of the mount."""
     if path.startswith(":/"):
         return Place(path, _components(path[1:]), "", reach)
     real = _real(path)
@@ -64,7 +64,7 @@ def find_place(path: str, reach: Reach) -> Place:
 
 
 def _real(path: str) -> str:
-    """Absolute, links followed except in the last name."""
+    """The absolute path, with links followed except in the last name."""
     whole = Path(path)
     if whole.name in ("", "..", "."):
         return os.path.realpath(path)
@@ -87,7 +87,7 @@ class Found:
 
 
 async def inspect_place(caller: Caller, place: Place) -> Found:
-    """Raises FsError with a message that names the path."""
+    """Asks for the inode at a place. Raises FsError with a message that names the path."""
     ino = int(ROOT_INO)
     names = place.names
     timeout_s = place.reach.timeout_s

@@ -1,7 +1,7 @@
-"""braidfs prefetch: reads trees into this machine's page cache, ahead of the job that needs them.
+"""braidfs prefetch: reads trees into this machine's page cache, before the job that needs them.
 
-Plain reads through the mount by a few threads, so what is cached is held under a lease and goes
-when somebody changes it. Begun again, it passes quickly over what is cached already.
+A few threads read through the mount, so what is cached is held under a lease and is dropped when
+somebody changes it. When it is run again, it skips quickly what is cached already.
 """
 
 import os
@@ -42,7 +42,7 @@ class Sums(Failures):
     "prefetch",
     cls=Command,
     examples=[
-        ("braidfs prefetch /data/train/shard-00*", "Files that the next epoch begins with."),
+        ("braidfs prefetch /data/train/shard-00*", "The files with which the next epoch begins."),
         ("braidfs prefetch /data/imagenet --jobs 16", "A whole tree, sixteen at a time."),
         ("braidfs prefetch --manifest first.txt", "The files that a list names."),
     ],
@@ -54,7 +54,7 @@ class Sums(Failures):
     "listed",
     type=click.File("r"),
     metavar="FILE",
-    help="Paths, one a line; - is the standard input.",
+    help="A file with paths, one on each line; - is the standard input.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Files at a time."
@@ -64,7 +64,9 @@ def prefetch(paths: tuple[str, ...], listed: Any, jobs: int, as_json: bool) -> i
     """Read files, and all files below directories, into the page cache of this machine.
 
     Links are not followed and other file systems not entered. The kernel drops what does not fit
-    into memory, so name no more than that. Ctrl-C stops it; begun again, it goes on quickly."""
+    into memory, so name no more than that. Ctrl-C stops it; when it is run again it continues
+    quickly.
+    """
     if not paths and listed is None:
         raise click.UsageError("name a PATH, or a list with --from")
     started, sums = time.monotonic(), Sums()
@@ -112,7 +114,7 @@ def _all(paths: tuple[str, ...], listed: Any) -> Iterator[str]:
 
 
 def _files(paths: Iterator[str], sums: Sums) -> Iterator[str]:
-    """Regular files, those below directories too, in the order of the directories."""
+    """Yields regular files, also those below directories, in the order of the directories."""
     for path in paths:
         try:
             seen = os.lstat(path)

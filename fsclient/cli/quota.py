@@ -1,6 +1,6 @@
-"""braidfs quota: what trees, users and groups have, and what they may have.
+"""braidfs quota: what trees, users and groups use, and their limits.
 
-Making directories trees is fsclient.cli.trees.
+fsclient.cli.trees makes directories trees.
 """
 
 import functools
@@ -40,7 +40,7 @@ _LIMITS = ("bytes_soft", "bytes_hard", "inodes_soft", "inodes_hard")
 
 
 class LimitPair(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """HARD, SOFT:HARD or SOFT:, each a size or `none`. Gives (soft, hard), 0 for none."""
+    """HARD, SOFT:HARD or SOFT:, each a size or `none`. Converts to (soft, hard), 0 for none."""
 
     name = "limit"
 
@@ -66,12 +66,12 @@ class LimitPair(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 @click.group(cls=Group)
 def quota() -> None:
-    """Quotas: how much a directory tree, a user or a group may have."""
+    """Quotas: how much a directory tree, a user or a group may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """shown: as the user wrote it. place: of a tree, whose number is yet to be found (None)."""
+    """An account. shown: as the user wrote it. place: of a tree whose number is not found yet."""
 
     shown: str
     account: AccountId | None
@@ -80,7 +80,7 @@ class Whose:
 
 
 def _whose(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a verb --tree, --user and --group, and what they name as the argument `whose`."""
+    """Gives a verb --tree, --user and --group, and what they name as the argument `whose`."""
 
     @click.option("--tree", metavar="PATH", help="A directory and all that is below.")
     @click.option("--user", metavar="NAME", help="A user, by name or number.")
@@ -120,20 +120,20 @@ def _account(user: str | None, group: str | None) -> AccountId:
 @quota.command(
     "set",
     cls=Command,
-    help=f"""Limit a tree, a user or a group: bytes, and number of inodes.
+    help=f"""Limit bytes and number of inodes of a tree, a user or a group.
 
     Bytes are the sizes of files, and names and values of extended attributes.
 
-    A limit is HARD, SOFT:HARD or SOFT:, such as 10G, 8G:10G or none; what is not named stays. Soft
+    A limit is HARD, SOFT:HARD or SOFT:, such as 10G, 8G:10G or none; the others stay. Soft
     limits may be exceeded for the grace time. The first limit of a directory makes it a tree: all
-    that is in it is counted, which takes a while in a large one.
+    that is in it is counted, which takes a while for a large directory.
 
     {PATH_TEXT}""",
     examples=[
         ("braidfs quota set --tree /data/team-a --bytes 10T --inodes 5M", "A directory."),
         (
             "braidfs quota set --user alice --bytes 900G:1T --grace 7d",
-            "A user: a warning's worth of time between 900 GiB and 1 TiB.",
+            "A user, who may exceed 900 GiB for a week, and 1 TiB never.",
         ),
         ("braidfs quota set --group students --inodes none", "No limit on inodes any more."),
     ],
@@ -143,10 +143,10 @@ def _account(user: str | None, group: str | None) -> AccountId:
     "--bytes",
     "bytes_limit",
     type=LimitPair(),
-    help="Sizes of files and extended attributes, together.",
+    help="Limit of the sizes of files and extended attributes.",
 )
 @click.option(
-    "--inodes", "inodes_limit", type=LimitPair(), help="Files, directories, links, together."
+    "--inodes", "inodes_limit", type=LimitPair(), help="Limit of files, directories and links."
 )
 @click.option("--grace", type=Age(), help="How long soft limits may be exceeded.")
 @json_option
@@ -182,9 +182,9 @@ def quota_set(
 @quota.command(
     "remove",
     cls=Command,
-    help=f"""Take all limits from a tree, a user or a group.
+    help=f"""Remove all limits of a tree, a user or a group.
 
-    A directory is no tree any more then: what is in it counts for the tree it is in, if any.
+    A directory is then no tree any more: what is in it counts for the tree above, if any.
 
     {PATH_TEXT}""",
     examples=[
@@ -217,24 +217,24 @@ def quota_remove(whose: Whose, as_json: bool) -> None:
     cls=Command,
     examples=[
         ("braidfs quota list", "Whoever has limits."),
-        ("braidfs quota list --all", "What everybody has, limits or not."),
+        ("braidfs quota list --all", "What everybody uses, with limits or without."),
     ],
 )
-@click.option("--all", "everybody", is_flag=True, help="Those without limits too.")
+@click.option("--all", "everybody", is_flag=True, help="Also accounts without limits.")
 @reaching
 @json_option
 def quota_list(reach: Reach, everybody: bool, as_json: bool) -> None:
-    """List trees, users and groups: what they have, and their limits."""
+    """List trees, users and groups: what they use, and their limits."""
     _show(reach.ask(lambda caller: _rows(caller, reach, only_limited=not everybody)), as_json)
 
 
 @quota.command(
     "get",
     cls=Command,
-    help=f"""Show the accounts that PATH counts for: its tree, its owner, its group.
+    help=f"""Show the accounts for which PATH counts: its tree, its owner, its group.
 
     {PATH_TEXT}""",
-    examples=[("braidfs quota get /data/team-a/run7", "Whose quota would be charged there.")],
+    examples=[("braidfs quota get /data/team-a/run7", "Which quotas are charged for it.")],
 )
 @click.argument("path")
 @reaching
@@ -264,8 +264,8 @@ async def _unmake_tree(caller: Caller, reach: Reach, ino: int) -> None:
 
 
 async def _tell(caller: Caller, account: AccountId) -> None:
-    """Clients at work learn of the limits: first those that make files, then those that write
-    them. Each waits at most for a lease to run out, or its holder's eviction."""
+    """Has active clients learn the limits: first those that make files, then those that write them.
+    Each step waits at most until a lease ends or its holder is evicted."""
     for names in (True, False):
         told = QuotaTold((), 0)
         while True:

@@ -1,8 +1,9 @@
-"""`mount -o remount,ro` and `remount,rw`: what mount(8) asks its helper to do with a mount that is.
+"""`mount -o remount,ro` and `remount,rw`: what mount(8) asks its helper to do with an existing
+mount.
 
-The flags are the kernel's (ro, nosuid, noatime, ...), so mount(8) itself sets them, told not to ask
-a helper again. Becoming read-only writes out what is dirty, and is EBUSY while a file is open for
-writing. Options of the client stay those that it was mounted with.
+The flags are the kernel's (ro, nosuid, noatime, ...), so mount(8) itself sets them, with the option
+not to call a helper again. A remount to read-only writes out dirty data, and fails with EBUSY while
+a file is open for writing. The options of the client stay those of the mount.
 """
 
 import os
@@ -44,7 +45,7 @@ _FLAGS: Final = frozenset(
         "symfollow",
     )
 )
-# What the kernel shows of the mount, which mount(8) therefore gives again.
+# Options that the kernel shows for the mount and that mount(8) therefore passes again.
 _SHOWN: Final = ("user_id=", "group_id=", "rootmode=", "fd=", "max_read=", "blksize=")
 _SECONDS_MAX: Final = 600.0
 
@@ -54,7 +55,7 @@ def is_remount(options: str) -> bool:
 
 
 def remount(source: str, directory: str, options: str) -> int:
-    """The exit code of mount(8)."""
+    """Remounts and returns an exit code of mount(8)."""
     words = [word for word in options.split(",") if word not in ("", REMOUNT)]
     try:
         parse_mount_options(",".join(word for word in words if not word.startswith(_SHOWN)))

@@ -1,9 +1,9 @@
-"""What was removed, by its path: looking into the trash, bringing back and purging.
+"""Removed files by their paths: finds them in the trash, restores and purges them.
 
-A path may lead through directories that were removed themselves: where a name is not there, the
-one that was removed last is taken. A tree is brought back from the top, a directory and then what
-was removed from it, some hundred names a request; what was broken off is gone on with by asking
-for what is below the directory, which is back by then.
+A path may lead through directories that were removed themselves: if a name does not exist, the one
+of this name that was removed last is used. A tree is restored from the top, a directory and then
+what was removed from it, some hundred names per request. An interrupted restore is continued by a
+request for what is below the directory, which exists again by then.
 """
 
 import stat
@@ -33,12 +33,12 @@ from fscommon.wire.trash import (
 )
 
 Names = tuple[bytes, ...]
-WAIT_S = 120.0  # a restore waits for clients' leases, at most until they run out
+WAIT_S = 120.0  # a restore waits for clients' leases, at most until they end
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An entry of the trash, and its path below the directory that was asked for."""
+    """An entry of the trash, and its path below the requested directory."""
 
     entry: TrashEntry
     names: Names
@@ -51,12 +51,12 @@ class Removed:
 @dataclass(slots=True)
 class Outcome:
     restored: int = 0
-    taken: int = 0  # entries whose names are taken
-    refused: list[tuple[bytes, str]] = field(default_factory=list)  # names, and why
+    taken: int = 0  # entries whose names exist
+    refused: list[tuple[bytes, str]] = field(default_factory=list)  # names, with the reason
 
 
 class Trash:
-    """The trash as one connection sees it."""
+    """The trash, on one connection."""
 
     def __init__(self, caller: Caller, timeout_s: float) -> None:
         self._caller = caller
@@ -75,10 +75,10 @@ class Trash:
         found = await self._caller.call(Op.INSPECT, Inspect(ino, names), self._timeout_s)
         return unpack_attributes(found.attributes)
 
-    # ---- looking ------------------------------------------------------------------------------
+    # ---- searching ----------------------------------------------------------------------------
 
     async def entries(self, directory: int, name: bytes = b"") -> list[TrashEntry]:
-        """What was removed from the directory, or was removed under this name."""
+        """The entries that were removed from the directory, or those removed under this name."""
         found: list[TrashEntry] = []
         page = TrashListed((), 0, 0, end=False)
         while not page.end:
@@ -91,8 +91,7 @@ class Trash:
         return newest_of(await self.entries(directory, name))
 
     async def find(self, names: Names) -> int:
-        """The inode that a path leads to, through the trash where a name is not there. Raises
-        ENOENT, ENOTDIR."""
+        """The inode to which a path leads, if need be through the trash. Raises ENOENT, ENOTDIR."""
         ino = int(ROOT_INO)
         for name in names:
             try:
@@ -107,11 +106,11 @@ class Trash:
         return ino
 
     async def below(self, top: int) -> list[Removed]:
-        """All that was removed below a directory, and is in the trash; oldest first."""
+        """All that was removed below a directory and is in the trash, oldest first."""
         above = await self._chain(top)
         entries: list[TrashEntry] = []
         for tree in await self.trees():
-            # Also of one that is said to be empty: clients tell of removals when they are asked.
+            # Also of a trash that seems empty: clients report removals only when they are recalled.
             if tree.ino in above or top in await self._chain(tree.ino):
                 entries += [entry async for entry in self._of_tree(tree.ino)]
         paths = _Paths(self, top, entries)
@@ -144,7 +143,7 @@ class Trash:
         return chain
 
     async def parent(self, ino: int) -> int | None:
-        """None: the directory is gone."""
+        """The parent of a directory; None: the directory does not exist any more."""
         try:
             return (await self.attributes(ino)).parent
         except FsError as error:
@@ -153,7 +152,7 @@ class Trash:
             return None
 
     async def name_of(self, parent: int, ino: int) -> bytes | None:
-        """The name of a directory in its parent: looks through that."""
+        """The name of a directory in its parent, found by listing the parent."""
         cookie = 0
         while True:
             request = InspectList(parent, cookie, TRASH_ENTRIES_MAX)
@@ -166,12 +165,12 @@ class Trash:
                 return None
             cookie = page.entries[-1].cookie
 
-    # ---- bringing back --------------------------------------------------------------------------
+    # ---- restoring ------------------------------------------------------------------------------
 
     async def restore(
         self, entry: TrashEntry, directory: int, name: bytes, since_ns: int
     ) -> Outcome:
-        """The entry under a name, with what was removed from it since. Raises what refuses it."""
+        """Restores the entry under a name, with what was removed from it since. Raises FsError."""
         outcome = Outcome()
         request = TrashRestore(
             entry.directory, directory, (TrashItem(entry.name, entry.ino, name),)
@@ -185,7 +184,7 @@ class Trash:
         return outcome
 
     async def restore_below(self, top: int, since_ns: int) -> Outcome:
-        """All that was removed below a directory that is there, where it can be."""
+        """Restores all that was removed below an existing directory, as far as possible."""
         outcome = Outcome()
         removed = [one.entry for one in await self.below(top) if one.entry.removed_ns >= since_ns]
         trashed = {entry.ino for entry in removed}
@@ -199,7 +198,7 @@ class Trash:
         return outcome
 
     async def _fill(self, directories: list[int], since_ns: int, outcome: Outcome) -> None:
-        """Bring back what was removed from directories that are back."""
+        """Restores what was removed from directories that are restored."""
         stack = directories
         while stack:
             directory = stack.pop()
@@ -209,8 +208,8 @@ class Trash:
     async def _put_back(
         self, directory: int, entries: Iterable[TrashEntry], outcome: Outcome
     ) -> list[int]:
-        """The newest of each name, into the directory that it was removed from. Returns the
-        directories among what is back."""
+        """Restores the newest entry of each name, into the directory from which it was removed.
+        Returns the directories among them."""
         newest = {entry.name: entry for entry in sorted(entries, key=_age)}
         back = []
         for part in _parts(list(newest.values()), TRASH_ITEMS_MAX):
@@ -231,10 +230,10 @@ class Trash:
                     outcome.refused.append((entry.name, text or Status(status).name))
         return back
 
-    # ---- for good -------------------------------------------------------------------------------
+    # ---- purging --------------------------------------------------------------------------------
 
     async def purge(self, entries: Sequence[TrashEntry]) -> int:
-        """Those first that were removed first: a directory behind what was in it."""
+        """Purges entries in the order of their removal: a directory after what was in it."""
         count = 0
         for part in _parts(sorted(entries, key=_age), TRASH_ITEMS_MAX):
             marks = tuple(TrashMark(entry.directory, entry.name, entry.ino) for entry in part)
@@ -244,7 +243,7 @@ class Trash:
 
 
 class _Paths:
-    """Paths of directories below a topmost one, each found once."""
+    """The paths of directories below a top one; each is searched once."""
 
     def __init__(self, trash: Trash, top: int, entries: Iterable[TrashEntry]) -> None:
         self._trash = trash
@@ -252,7 +251,7 @@ class _Paths:
         self._known: dict[int, Names | None] = {top: ()}
 
     async def of_directory(self, ino: int) -> Names | None:
-        """None: it is not below, or gone."""
+        """The path of a directory; None: it is not below, or does not exist any more."""
         climbed: list[tuple[int, int]] = []  # directories with their parents
         while ino not in self._known:
             entry = self._entries.get(ino)
@@ -277,7 +276,7 @@ class _Paths:
 
 
 def topmost(removed: Sequence[Removed]) -> list[tuple[Removed, list[Removed]]]:
-    """What was removed, each with what is in the trash below it."""
+    """The topmost removed entries, each with what is in the trash below it."""
     by_ino = {one.entry.ino: one for one in removed}
     groups: dict[int, list[Removed]] = {}
     for one in removed:

@@ -1,4 +1,4 @@
-"""braidfs client restart and abort: for mounts of this host, whose processes get a signal."""
+"""braidfs client restart and abort: send signals to the processes of mounts on this host."""
 
 import os
 import signal
@@ -20,12 +20,12 @@ from .frame import Command, json_option, run_trio, show
 _GENERATION: Final = f"{GENERATION}=".encode()
 _POLL_S: Final = 0.05
 _FUSE: Final = "/dev/fuse"
-_CONNECTION = "fuse_connection:"  # in fdinfo
+_CONNECTION = "fuse_connection:"  # a line in fdinfo
 _PROGRAMS: Final = (b"mount.fuse.braidfs", b"braidfs")
 
 
 class NotToldError(BraidError):
-    """It serves as before, or not at all; the message says which."""
+    """The mount serves as before, or not at all; the message says which."""
 
 
 @click.command(
@@ -43,15 +43,16 @@ class NotToldError(BraidError):
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long each may take.",
+    help="How long each mount may take.",
 )
 @json_option
 def restart(directories: tuple[str, ...], timeout: float, as_json: bool) -> None:
-    """Let mounts go on in the program that is installed now, under their users.
+    """Restart mounts in the program that is installed now, without unmounting.
 
-    What was written is made durable first, what processes ask meanwhile waits for a second or so.
-    A mount that cannot hand over just now (a server is away, say) goes on as it is, and its log
-    says why. Needs the rights of who has mounted."""
+    What was written is made durable first; requests of programs wait meanwhile, for a second or so.
+    A mount that cannot hand over now (for instance because a server does not answer) goes on as it
+    is, and its log says why. Only root, or the user who mounted, may do this.
+    """
     found = [_restart(one, timeout) for one in _mounts(directories)]
     show(found, as_json, lambda console: _print(console, found))
 
@@ -67,35 +68,36 @@ def restart(directories: tuple[str, ...], timeout: float, as_json: bool) -> None
 @click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
 @json_option
 def abort(directories: tuple[str, ...], as_json: bool) -> None:
-    """Fail whatever waits for a server on mounts of this host, instead of after their timeout.
+    """Fail all requests that wait for a server on mounts of this host, before their timeouts.
 
     Reads and writes that wait get EIO; written bytes that no server has yet are lost, which the
-    next fsync or close of their file says. The mount goes on: what is asked later waits again. How
-    many requests there were is in its log. Needs the rights of who has mounted."""
+    next fsync or close of their file reports. The mount goes on: later requests wait again. Its log
+    says how many requests failed. Only root, or the user who mounted, may do this.
+    """
     found = [{"mountpoint": one, "pid": _tell(one, signal.SIGUSR2)} for one in _mounts(directories)]
     lines = [f"{one['mountpoint']}: told (process {one['pid']})" for one in found]
     show(found, as_json, lambda console: console.print("\n".join(lines), markup=False))
 
 
 def _mounts(directories: Sequence[str]) -> list[str]:
-    """Those that are named, or all. Raises ConfigError."""
+    """The named mounts, or all. Raises ConfigError."""
     mounted = [line.mountpoint for line in mount_table() if line.kind == FILE_SYSTEM_TYPE]
     wanted = [os.path.abspath(one) for one in directories] or mounted  # noqa: PTH100 - no lstat
     for one in wanted:
         if one not in mounted:
-            raise ConfigError(f"nothing of BraidFS is mounted on {one}")
+            raise ConfigError(f"no BraidFS is mounted on {one}")
     return wanted
 
 
 def _tell(mountpoint: str, number: int) -> int:
-    """Send the signal to the process that serves the mount, if it listens. Returns its pid."""
+    """Sends the signal to the process that serves the mount, if it handles it. Returns its pid."""
     pid = client_pid(mountpoint)
     if pid is None:
         raise NotToldError(f"the process that serves {mountpoint} was not found")
     if not _listens(pid, number):
         raise NotToldError(
-            f"process {pid}, which serves {mountpoint}, does not listen to this: it is of an older "
-            "release, or has just begun"
+            f"process {pid}, which serves {mountpoint}, does not handle this signal: it is older, "
+            "or has just started"
         )
     try:
         os.kill(pid, number)
@@ -119,7 +121,7 @@ def _restart(mountpoint: str, timeout_s: float) -> dict[str, Any]:
 
 
 async def _wait(mountpoint: str, pid: int, before: int, timeout_s: float) -> None:
-    """Until the next program serves."""
+    """Waits until the next program serves."""
     with trio.move_on_after(timeout_s):
         while generation_of(pid) == before:  # noqa: ASYNC110 - of another process
             await trio.sleep(_POLL_S)
@@ -131,8 +133,8 @@ async def _wait(mountpoint: str, pid: int, before: int, timeout_s: float) -> Non
 
 
 def client_pid(mountpoint: str) -> int | None:
-    """The process that serves the mount: it has the kernel's connection open, whose number a kernel
-    of 6.18 tells; otherwise its command line names the mount."""
+    """The process that serves the mount: it has the kernel's connection open, whose number Linux
+    6.18 shows; otherwise its command line names the mount."""
     number = _connection_number(mountpoint)
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -149,7 +151,7 @@ def client_pid(mountpoint: str) -> int | None:
 
 
 def _connection_number(mountpoint: str) -> str:
-    """Of the topmost mount there, which is not looked at: its process may hang."""
+    """The connection of the topmost mount there, without access to it: its process may hang."""
     lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")
     devices = [
         words[2] for words in map(str.split, lines) if words and unescape(words[4]) == mountpoint
@@ -158,7 +160,7 @@ def _connection_number(mountpoint: str) -> str:
 
 
 def _serves(process: Path, number: str, *, is_named: bool) -> bool:
-    """The keeper of a mount has its connection, too, but is another program."""
+    """Whether the process serves the mount; the keeper only has its connection open."""
     try:
         connections = [fd.name for fd in (process / "fd").iterdir() if _points_to(fd, _FUSE)]
         told = [(process / "fdinfo" / fd).read_text().split() for fd in connections]
@@ -172,11 +174,11 @@ def _points_to(fd: Path, path: str) -> bool:
     try:
         return os.readlink(fd) == path  # noqa: PTH115 - no object for each descriptor
     except OSError:
-        return False  # closed meanwhile
+        return False  # the descriptor was closed meanwhile
 
 
 def _listens(pid: int, number: int) -> bool:
-    """To this signal, which would end another process."""
+    """Whether the process handles this signal, which would end another process."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """braidfs seal, unseal: trees that nobody may change.
 
-A sealed tree is one in which everything is immutable (chattr +i): each directory first, so that no
-name comes into it behind the walk, then the files in it.
+In a sealed tree everything is immutable (chattr +i): each directory is sealed first, so that no
+name is added behind the walk, then the files in it.
 """
 
 import fcntl
@@ -49,7 +49,7 @@ class _Sums(Failures):
 
 
 class _Walk:
-    """Sets the flag of everything below some paths, or clears it. A path leads to no other file
+    """Sets or clears the flag of everything below some paths. A path leads into no other file
     system, and through no link."""
 
     def __init__(self, *, is_sealing: bool) -> None:
@@ -57,7 +57,7 @@ class _Walk:
         self._is_sealing = is_sealing
 
     def set(self, path: str) -> bool:
-        """Of one file or directory. False: it was not possible, which is counted."""
+        """Sets the flag of one file or directory. False: it failed, which is counted."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -72,7 +72,7 @@ class _Walk:
         return True
 
     def _change(self, file: int) -> bool:
-        given = bytearray(8)  # the kernel's long, of which it uses an int
+        given = bytearray(8)  # a long for the kernel, which uses an int of it
         fcntl.ioctl(file, IOCTL_GET_FLAGS, given)
         (flags,) = _FLAGS.unpack_from(given)
         wanted = flags | INODE_IMMUTABLE if self._is_sealing else flags & ~INODE_IMMUTABLE
@@ -89,7 +89,7 @@ class _Walk:
         )
 
     def _files(self, top: str) -> Iterable[str]:
-        """Directories are seen to on the way, each before what is in it."""
+        """Yields the files; directories are handled on the way, each before what is in it."""
         try:
             seen = os.lstat(top)
         except OSError as error:
@@ -143,19 +143,20 @@ _jobs = click.option(
     cls=Command,
     examples=[
         ("braidfs seal /data/imagenet", "A data set that is complete."),
-        ("braidfs seal /data/runs/7/checkpoint-9000 --jobs 1", "One that is to stay."),
+        ("braidfs seal /data/runs/7/checkpoint-9000 --jobs 1", "A checkpoint to be kept."),
     ],
 )
 @_paths
 @_jobs
 @json_option
 def seal(paths: tuple[str, ...], jobs: int, as_json: bool) -> int:
-    """Make files, and whole trees, immutable: nobody, root included, may write, rename, remove or
-    add anything until `braidfs unseal`.
+    """Make files and whole trees immutable: until `braidfs unseal` nobody, not even root, may
+    write, rename, remove or add anything.
 
-    For data sets that are complete and checkpoints that are to stay; whoever has a file open for
-    writing may go on writing it. Links are not followed and other file systems not entered. Ctrl-C
-    stops it; begun again, it goes on with what is left. Only root may."""
+    Use it for complete data sets, and for checkpoints to be kept. A program that has a file open
+    for writing may go on writing it. Links are not followed and other file systems not entered.
+    Ctrl-C stops it; when it is run again it continues with the rest. Only root may do this.
+    """
     return _run(paths, jobs, as_json=as_json, is_sealing=True)
 
 
@@ -168,7 +169,8 @@ def seal(paths: tuple[str, ...], jobs: int, as_json: bool) -> int:
 @_jobs
 @json_option
 def unseal(paths: tuple[str, ...], jobs: int, as_json: bool) -> int:
-    """Let files, and whole trees, that were sealed be changed again.
+    """Allow changes of sealed files and whole trees again.
 
-    Clears what `chattr +i` has set, too. Only root may."""
+    It also clears what `chattr +i` has set. Only root may do this.
+    """
     return _run(paths, jobs, as_json=as_json, is_sealing=False)

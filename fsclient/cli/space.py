@@ -1,6 +1,6 @@
-"""braidfs df and du: space of the cluster, and of a tree as the metaserver counts it.
+"""braidfs df and du: space of the cluster, and of a tree according to the metaserver.
 
-du is a walk inside the metaserver, a few hundred inodes a request: no directory is sent, and the
+du is a walk inside the metaserver, a few hundred inodes per request: no directory is sent, and the
 clients' caches stay as they are. A file with several names counts once.
 """
 
@@ -32,7 +32,7 @@ from .words import bar, number, size
     "df",
     cls=Command,
     examples=[
-        ("braidfs df", "Room in the cluster, by storage server."),
+        ("braidfs df", "The room in the cluster, by storage server."),
         ("braidfs df --json", "In bytes, for programs."),
     ],
 )
@@ -45,7 +45,7 @@ def df(reach: Reach, as_json: bool) -> None:
 
 
 def _of_node(reply: StatusReply, node: int) -> tuple[int, int, int]:
-    """Bytes: all, free, free on targets that get new files."""
+    """Bytes of a storage server: all, free, and free on targets that get new files."""
     rows = [row for row in reply.map.targets if row.node == node]
     open_ = [row for row in rows if row.state != "draining"]
     total, free = sum(row.bytes_total for row in rows), sum(row.bytes_free for row in rows)
@@ -103,7 +103,7 @@ class Sums:
     others: int = 0
     bytes: int = 0
     blocks: int = 0
-    linked: set[int] = field(default_factory=set)  # files with several names, counted already
+    linked: set[int] = field(default_factory=set)  # files with several names that were counted
 
     def add(self, part: TreeSummed) -> None:
         self.files += part.files
@@ -126,7 +126,7 @@ class Sums:
 @click.command(
     "du",
     cls=Command,
-    help=f"""Sum up sizes below each PATH, as the metaserver knows them.
+    help=f"""Sum up sizes below each PATH, according to the metaserver.
 
     {PATH_TEXT}""",
     examples=[
@@ -149,7 +149,7 @@ def du(reach: Reach, paths: tuple[str, ...], as_json: bool) -> None:
 
 
 class _progress:  # noqa: N801 - used as a function
-    """A line that says how far a walk is, on a terminal only; gives tell(count)."""
+    """Shows the progress of a walk in a line, on a terminal only; gives tell(count)."""
 
     def __init__(self, as_json: bool) -> None:
         self._shown = sys.stderr.isatty() and not as_json

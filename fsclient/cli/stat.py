@@ -45,7 +45,7 @@ class Object:
     target: int
     node: str
     address: str
-    expected: int  # bytes, if the file had no holes
+    expected: int  # bytes of a file without holes
     length: int
     allocated: int
     state: str
@@ -68,9 +68,9 @@ class Object:
     cls=Command,
     help=f"""Show the inode at PATH: attributes, layout, who has it open, and its objects.
 
-    {PATH_TEXT} The objects are asked of the storage servers themselves.""",
+    {PATH_TEXT} The storage servers themselves are asked for the objects.""",
     examples=[
-        ("braidfs stat /data/train/shard-0001.tar", "Where a file's bytes are."),
+        ("braidfs stat /data/train/shard-0001.tar", "A file, and where its bytes are."),
         ("braidfs stat :/train", "A directory, and the layout of new files in it."),
         ("braidfs stat --no-objects /data/big", "Without asking the storage servers."),
     ],

@@ -1,4 +1,4 @@
-"""braidfs status: the cluster on one screen; what is wrong, why, and what to do about it."""
+"""braidfs status: the cluster on one screen, with what is wrong, why, and what to do about it."""
 
 import click
 from rich.console import Console
@@ -32,7 +32,7 @@ _STATE_COLOURS = {
     cls=Command,
     examples=[
         ("braidfs status", "The cluster of this machine."),
-        ("braidfs status -s meta1,meta2 -k cluster.key", "Another one."),
+        ("braidfs status -s meta1,meta2 -k cluster.key", "Another cluster."),
         ("braidfs status --json | jq -r .problems[].what", "For monitoring."),
     ],
     exits={EXIT_UNHEALTHY: "the cluster answers, but something is wrong (warnings included)"},
@@ -42,7 +42,8 @@ _STATE_COLOURS = {
 def status(reach: Reach, as_json: bool) -> int:
     """Show health, space, servers, targets and clients on one screen.
 
-    Each problem comes with its reason and what to do."""
+    Each problem is shown with its reason and what to do.
+    """
     reply, certificates = ask_with_certificates(reach)
     problems = problems_of(reply, seen(certificates))
     found = status_json(reply, problems)

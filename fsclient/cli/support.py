@@ -1,7 +1,7 @@
-"""braidfs support bundle: one archive for whoever is to find out what is wrong.
+"""braidfs support bundle: one archive for people who must find out what is wrong.
 
-It holds what the verbs show, metrics, logs, configuration and a few facts of the host. Never the
-key: key files are left out by content and by name, and lines that name secrets are cut.
+It has what the verbs show, metrics, logs, configuration and a few facts of the host. It never has
+the key: key files are left out by content and by name, and lines that name secrets are removed.
 """
 
 import io
@@ -48,7 +48,7 @@ _COMMANDS: Final = {
 
 @click.group(cls=Group)
 def support() -> None:
-    """For whoever is to find out what is wrong."""
+    """Help for people who must find out what is wrong."""
 
 
 @support.command(
@@ -63,7 +63,7 @@ def support() -> None:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to; it must not exist.",
+    help="The archive to write; it must not exist.",
 )
 @click.option(
     "--log",
@@ -118,7 +118,7 @@ def _parts(reach: Reach, logs: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
 
 
 def _caught(work: Callable[[], bytes]) -> bytes:
-    """A part that cannot be had says why, and the others are still gathered."""
+    """Gathers a part; if that fails the part says why, and the others are still gathered."""
     try:
         return work()
     except (BraidError, OSError, subprocess.SubprocessError) as error:
@@ -147,7 +147,7 @@ def _configuration() -> Iterator[tuple[str, bytes]]:
 
 
 def _fetch(listen: str, has_tls: bool) -> bytes:
-    """Of a program of this very host, so no certificate has to say who it is."""
+    """Gets metrics of a program on this host, so it need not prove itself by a certificate."""
     url = f"{'https' if has_tls else 'http'}://{parse_address(listen)}/metrics"
     trusting = ssl._create_unverified_context()
     with urllib.request.urlopen(url, timeout=FETCH_SECONDS_MAX, context=trusting) as reply:

@@ -1,4 +1,4 @@
-"""braidfs target: the devices that hold the bytes."""
+"""braidfs target: the devices that store the bytes."""
 
 import click
 from rich.console import Console
@@ -28,18 +28,18 @@ target.add_command(target_add)
     cls=Command,
     examples=[
         ("braidfs target list", "All targets."),
-        ("braidfs target list --state full", "Those without room."),
-        ("braidfs target list --node stor2 --json", "Those of one server, for programs."),
+        ("braidfs target list --state full", "Targets without room."),
+        ("braidfs target list --node stor2 --json", "The targets of one server, for programs."),
     ],
 )
 @click.option(
     "--state", type=click.Choice(["up", "down", "full", "draining", "joining"]), help="Only these."
 )
-@click.option("--node", "node", metavar="NAME", help="Only those of this storage server.")
+@click.option("--node", "node", metavar="NAME", help="Only targets of this storage server.")
 @reaching
 @json_option
 def target_list(reach: Reach, state: str | None, node: str | None, as_json: bool) -> None:
-    """List the targets: where they are, how full, how many objects and errors they have."""
+    """List the targets: where and how full they are, and how many objects and errors they have."""
     reply = ask_status(reach)
     if node is not None and all(one.name != node for one in reply.nodes):
         raise click.BadParameter(f"there is no storage server {node}: see braidfs node list")
@@ -78,7 +78,7 @@ def _print_targets(console: Console, reply: StatusReply, found: list[dict[str, o
     cls=Command,
     examples=[
         ("braidfs target set-state draining 3", "No new files on a worn device."),
-        ("braidfs find :/ --target 3 --type f", "What is on it still."),
+        ("braidfs find :/ --target 3 --type f", "Which files are still on it."),
         ("braidfs target set-state up 3 4", "They get new files again."),
     ],
 )
@@ -89,12 +89,13 @@ def _print_targets(console: Console, reply: StatusReply, found: list[dict[str, o
 @reaching
 @json_option
 def target_set_state(reach: Reach, state: str, targets: tuple[int, ...], as_json: bool) -> int:
-    """Say whether targets get new files.
+    """Set whether targets get new files.
 
-    A target that is draining gets none; what is on it is read and written as ever, and goes when
-    its files are removed, emptied, or copied and replaced by the copy. That is kept over restarts.
-    It is refused where no other target could take new files. The other states, down and full, are
-    what the cluster finds by itself. Mounts hear of it within seconds."""
+    A target that is draining gets none. What is on it is read and written as usual, and is removed
+    when its files are removed, truncated to zero, or replaced by a copy. The state is kept over
+    restarts. Draining is refused if no other target could take new files. The cluster itself finds
+    the other states, down and full. Mounts learn of a change within seconds.
+    """
     reach.call(Op.TARGET_SET, TargetSet(tuple(dict.fromkeys(targets)), state == "draining"))
     reply = ask_status(reach)
     rows = [target_json(reply, row) for row in reply.map.targets if row.target in targets]

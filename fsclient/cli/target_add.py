@@ -1,9 +1,9 @@
-"""braidfs target add: another directory for a storage server, on its host, while it runs.
+"""braidfs target add: gives a storage server another directory, on its host, while it runs.
 
-The server's configuration says which targets it has, so that is what is extended; a SIGHUP makes a
-running server open the target and register it, and the metaserver puts new files on it from then
-on. What can be seen from here is looked at before anything is changed; if the server does not
-serve the target in the end, its configuration is put back. docs/decisions/0028-new-targets.md.
+The server's configuration has its targets, so this file is extended. A SIGHUP makes a running
+server open the target and register it, and from then on the metaserver puts new files on it.
+Everything that can be checked from here is checked before anything is changed. If the server does
+not serve the target in the end, its configuration is restored. docs/decisions/0028-new-targets.md.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ from .words import Size, size
 
 _POLL_S: Final = 0.2
 _LOCK: Final = struct.Struct("hhqqi4x")  # struct flock
-_ORDINARY: Final = frozenset(("lost+found",))  # of a fresh file system
+_ORDINARY: Final = frozenset(("lost+found",))  # in a new file system
 
 
 class NotServedError(BraidError):
-    """The server did not take the target."""
+    """The server did not accept the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Wish:
         ("braidfs target add /srv/braidfs/nvme3", "On the host of the storage server."),
         (
             "braidfs target add /srv/braidfs/nvme3 --capacity 1T --json",
-            "No more than that of its device.",
+            "At most this much of its device.",
         ),
     ],
 )
@@ -72,11 +72,11 @@ class _Wish:
     default=Path(FOLDER) / "storageserver.toml",
     show_default=True,
     metavar="FILE",
-    help="The configuration of the storage server; it is extended.",
+    help="The configuration of the storage server, to be extended.",
 )
-@click.option("--capacity", type=Size(), metavar="SIZE", help="Not the whole device, but so much.")
+@click.option("--capacity", type=Size(), metavar="SIZE", help="Use only this much of the device.")
 @click.option(
-    "--shared-device", is_flag=True, help="Though the device has another target, or the system."
+    "--shared-device", is_flag=True, help="Accept a device that has another target, or the system."
 )
 @click.option(
     "--wait",
@@ -85,7 +85,7 @@ class _Wish:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the server may take to serve it.",
+    help="How long the server may take to serve the target.",
 )
 @reaching
 @json_option
@@ -99,10 +99,11 @@ def target_add(
 ) -> None:
     """Give the storage server of this host another target, without a restart.
 
-    DIRECTORY is empty, on a device of its own (ext4 or XFS), and belongs to the user of the
-    server. New files use it as soon as all mounts have heard of it, which is waited for; what there
-    is stays where it is. If the server does not run, it serves the target when it starts. The
-    sandbox of the unit wants DIRECTORY below /srv/braidfs, or in a ReadWritePaths= of its own."""
+    DIRECTORY must be empty, on a device of its own (ext4 or XFS), and belong to the user of the
+    server. New files use it as soon as all mounts know it; the command waits for that. Existing
+    bytes stay where they are. If the server does not run, it serves the target when it starts. The
+    sandbox of the unit requires DIRECTORY below /srv/braidfs, or in a ReadWritePaths= of its own.
+    """
     wish = _wish(capacity=capacity[1] if capacity else 0, **wished)
     loaded = load_any(wish.config, "storageserver")
     pid = server_pid(Path(loaded.get("state_directory")))
@@ -120,8 +121,8 @@ def _wish(*, directory: Path, config: Path, capacity: int, wait_s: float) -> _Wi
 
 
 def server_pid(state_directory: Path) -> int | None:
-    """Of the storage server that has this state directory: who has the lock (storageserver.state).
-    Raises ConfigError."""
+    """The pid of the storage server with this state directory: the holder of its lock
+    (storageserver.state). Raises ConfigError."""
     try:
         with (state_directory / "lock").open("rb+") as file:
             asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -138,7 +139,7 @@ def server_pid(state_directory: Path) -> int | None:
 
 
 def _check(wish: _Wish, loaded: Loaded, pid: int | None, *, shared_device: bool) -> None:
-    """Raises ConfigError, a sentence for each thing that would not be safe."""
+    """Checks the wish. Raises ConfigError, a sentence for each thing that is not safe."""
     path = wish.directory
     if not path.is_dir():
         raise ConfigError(f"{path} is not a directory: make it, and mount its device there")
@@ -185,14 +186,14 @@ def _user_of(pid: int | None) -> int | None:
 
 
 def _extend(wish: _Wish) -> str:
-    """Add the target to the file; the file's text from before. Raises ConfigError."""
+    """Adds the target to the file; returns its former text. Raises ConfigError."""
     before = wish.config.read_text()
     _put(wish.config, before.rstrip("\n") + "\n" + wish.table())
     return before
 
 
 def _put(path: Path, text: str) -> None:
-    """Replace a configuration by one that the program can use; owner and mode stay."""
+    """Replaces a configuration by one that the program can use; owner and mode stay."""
     fresh = path.with_name(f"{path.name}.new")
     old = path.stat()
     try:
@@ -209,7 +210,7 @@ def _put(path: Path, text: str) -> None:
 
 
 def _reach_of(reach: Reach, loaded: Loaded) -> Reach:
-    """The metaservers of the server, unless others were named."""
+    """How to reach the metaservers of the server, unless others were named."""
     if reach.is_given:
         return reach
     addresses = tuple(parse_address(text) for text in loaded.get("metaservers"))
@@ -217,7 +218,7 @@ def _reach_of(reach: Reach, loaded: Loaded) -> Reach:
 
 
 def _served(reach: Reach, wish: _Wish, loaded: Loaded, pid: int) -> dict[str, Any]:
-    """Extend the configuration, have it read, and wait for the target. Raises NotServedError."""
+    """Extends the configuration, reloads it, and waits for the target. Raises NotServedError."""
     known = {row.target for row in ask_status(reach).map.targets}
     before = _extend(wish)
     os.kill(pid, signal.SIGHUP)
@@ -230,15 +231,15 @@ def _served(reach: Reach, wish: _Wish, loaded: Loaded, pid: int) -> dict[str, An
         os.kill(pid, signal.SIGHUP)
     raise NotServedError(
         f"the storage server {name} (pid {pid}) does not serve {wish.directory}: its "
-        f"log says why. {wish.config} is as it was"
+        f"log says why. {wish.config} is unchanged"
     )
 
 
 async def _wait_for_it(
     reach: Reach, known: set[int], name: str, seconds: float
 ) -> dict[str, Any] | None:
-    """The row of a target of this server that was not known, once it is up, or as it is when the
-    time is over; None: none came."""
+    """The row of a new target of this server, once it is up, or as it is when the time is over;
+    None: there is none."""
     found = None
     with trio.move_on_after(seconds):
         while True:
@@ -261,7 +262,7 @@ def _print(console: Console, wish: _Wish, seen: dict[str, Any]) -> None:
         return
     when = "new files use it"
     if seen["state"] == "joining":
-        when += " once every mount has heard of it"
+        when += " once every mount knows it"
     console.print(
         f"target {seen['target']} of {seen['node_name']}: {size(seen['bytes_free'])} free, "
         f"{seen['state']}; {when}",

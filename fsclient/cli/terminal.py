@@ -1,7 +1,7 @@
-"""Standard output for people: nothing that a name holds steers the terminal.
+"""Standard output for people: no characters of a name control the terminal.
 
-Text is printed with what does not print made visible (fscommon.observe.visible); cells of tables
-are one line each, and no markup but a colour of our own around the whole cell.
+Characters that do not print are made visible (fscommon.observe.visible). Cells of tables are one
+line each, without markup except a colour of our own around the whole cell.
 """
 
 import re
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fscommon.observe.visible import visible, visible_lines
 
-PIPE_WIDTH: Final = 240  # columns, where no terminal says
+PIPE_WIDTH: Final = 240  # columns, without a terminal
 _COLOURED: Final = re.compile(r"\[[a-z ]+\][^\[\]\\]*\[/\]")
 
 
@@ -25,22 +25,22 @@ class Terminal(Console):
         shown = [visible_lines(o) if isinstance(o, str) else o for o in objects]
         try:
             super().print(*shown, **options)
-        except MarkupError:  # a name that looks like the end of some
+        except MarkupError:  # a name looks like the end of markup
             super().print(*shown, **{**options, "markup": False})
 
 
 def terminal() -> Terminal:
-    """Standard output; a pipe or file gets whole lines, however long."""
+    """The standard output; a pipe or file gets whole lines of any length."""
     return Terminal(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
 
 
 def plain(text: str) -> str:
-    """For text that is printed with markup around it."""
+    """Escapes text that is printed with markup around it."""
     return escape(visible(text))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> Table:
-    """Columns whose name is among the comma-separated words of right are right-aligned."""
+    """Makes a table. right: comma-separated names of columns that are right-aligned."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     aligned = right.split(",")
     for column in columns:

@@ -1,4 +1,4 @@
-"""braidfs tls: certificates of the servers, and what a server shows."""
+"""braidfs tls: makes certificates of the servers, and shows what a server has."""
 
 import re
 from collections.abc import Sequence
@@ -21,16 +21,18 @@ from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Group, json_option, run_t
 DAYS: Final = 365
 RENEW_DAYS: Final = 30
 TIMEOUT_S: Final = 10.0
-_NAME: Final = re.compile(r"[0-9A-Za-z.:_-]+")  # openssl takes it as it is
+_NAME: Final = re.compile(r"[0-9A-Za-z.:_-]+")  # openssl does not interpret these
 _SOON: Final = {EXIT_UNHEALTHY: "the certificate ends within --days"}
 
 
 @click.group(cls=Group)
 def tls() -> None:
-    """TLS for connections by TCP: certificates, and what a server shows.
+    """TLS for TCP connections: make certificates, and check what a server shows.
 
     Servers prove themselves by a certificate that the cluster's own authority signed; hosts that
-    connect need its ca.crt. They read their files again when these change: nothing is restarted."""
+    connect need its ca.crt. Programs read their files again when these change: nothing is
+    restarted.
+    """
 
 
 @tls.command(
@@ -46,7 +48,8 @@ def tls() -> None:
 def authority(folder: Path, as_json: bool) -> None:
     """Make the authority of a cluster: FOLDER/ca.crt, and ca.key, which signs.
 
-    Keep ca.key on one host, or off the cluster: whoever has it can pass for every server."""
+    Keep ca.key on one host, or outside of the cluster: its holder can pass for every server.
+    """
     create_authority(folder)
     _show(look_at(folder / "ca.crt"), as_json, {"path": str(folder / "ca.crt")})
 
@@ -58,11 +61,11 @@ def authority(folder: Path, as_json: bool) -> None:
         ("braidfs tls issue 10.0.0.11 stor1.example", f"server.crt and server.key in {FOLDER}."),
         (
             "braidfs tls issue 10.0.0.11 --authority ./authority --to ./stor1 --days 90",
-            "To be copied to that host.",
+            "Files to be copied to that host.",
         ),
         (
             "braidfs tls issue 10.0.0.11 --renew",
-            "Only when less than 30 days are left, or names or authority are others: for timers.",
+            "Only if less than 30 days are left, or names or authority have changed: for timers.",
         ),
     ],
 )
@@ -87,19 +90,20 @@ def authority(folder: Path, as_json: bool) -> None:
     type=click.IntRange(1, 3650),
     default=DAYS,
     show_default=True,
-    help="How long it is good for.",
+    help="How long the certificate is valid.",
 )
-@click.option("--renew", is_flag=True, help="Keep a certificate that is good for some time still.")
+@click.option("--renew", is_flag=True, help="Keep a certificate that is still valid for some time.")
 @json_option
 def issue_(
     names: Sequence[str], authority: Path, folder: Path, days: int, renew: bool, as_json: bool
 ) -> None:
     """Make a server's certificate for the addresses and names by which it is reached.
 
-    Those are what clients mount from, and what storage servers advertise."""
+    These are the ones that clients mount from, and those that storage servers advertise.
+    """
     for name in names:
         if not _NAME.fullmatch(name):
-            raise click.BadParameter(f"'{name}' is no address and no name of a host")
+            raise click.BadParameter(f"'{name}' is neither an address nor the name of a host")
     is_changed = not (renew and is_good(authority, names, min(RENEW_DAYS, days // 3), folder))
     if is_changed:
         issue(authority, names, days, folder)
@@ -112,7 +116,7 @@ def issue_(
     cls=Command,
     exits=_SOON,
     examples=[
-        ("braidfs tls check 10.0.0.7", "The metaserver's, asked for by TLS."),
+        ("braidfs tls check 10.0.0.7", "The certificate that the metaserver shows."),
         ("braidfs tls check 10.0.0.11:7411 --days 14", "Exit code 3 when it ends in two weeks."),
         ("braidfs tls check /etc/braidfs/tls/server.crt --json", "A file."),
     ],
@@ -123,18 +127,18 @@ def issue_(
     type=click.Path(path_type=Path),
     default=AUTHORITY_FILE,
     show_default=True,
-    help="Whose certificates are believed.",
+    help="The authority to trust.",
 )
 @click.option(
     "--days",
     type=click.IntRange(0, 3650),
     default=0,
     metavar="DAYS",
-    help="Complain about one that ends so soon.",
+    help="Report a certificate that ends within this time.",
 )
 @json_option
 def check(what: str, ca: Path, days: int, as_json: bool) -> int:
-    """Look at the certificate in FILE, or at that which the server at HOST shows."""
+    """Show the certificate in FILE, or the one that the server at HOST shows."""
     if Path(what).is_file():
         seen, beside = look_at(Path(what)), {"path": what}
     else:
@@ -147,7 +151,7 @@ def check(what: str, ca: Path, days: int, as_json: bool) -> int:
 
 
 async def _ask(address: Address, ca: Path) -> tuple[Certificate, dict[str, Any]]:
-    """Raises ConfigError, TransportError."""
+    """Gets the server's certificate. Raises ConfigError, TransportError."""
     with trio.move_on_after(TIMEOUT_S):
         cipher, (subject, issuer, ends_s) = await tls_of(address, TlsSettings(REQUIRED, ca))
         ends = datetime.fromtimestamp(ends_s, UTC)

@@ -1,4 +1,4 @@
-"""braidfs top: rates of servers and clients, live (fscommon.observe.rates)."""
+"""braidfs top: live rates of servers and clients (fscommon.observe.rates)."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ from .words import counted, number, size
     cls=Command,
     examples=[
         ("braidfs top", "Live, until Ctrl-C."),
-        ("braidfs top --interval 5 --count 12", "A minute, then end."),
+        ("braidfs top --interval 5 --count 12", "For a minute."),
         ("braidfs top --json --count 1", "One measurement, for programs."),
     ],
 )
@@ -39,7 +39,7 @@ from .words import counted, number, size
     metavar="SECONDS",
     help="Between two measurements.",
 )
-@click.option("--count", type=click.IntRange(1, 10**6), help="End after so many measurements.")
+@click.option("--count", type=click.IntRange(1, 10**6), help="End after this many measurements.")
 @click.option(
     "--clients",
     "client_count",
@@ -53,7 +53,8 @@ from .words import counted, number, size
 def top(reach: Reach, interval: float, count: int | None, client_count: int, as_json: bool) -> None:
     """Show what servers and clients are doing now: bytes and requests a second.
 
-    With --json, one object a measurement and line."""
+    With --json, each measurement is one object on one line.
+    """
     meter = Meter()
 
     async def measure(caller: Caller) -> StatusReply:

@@ -1,7 +1,7 @@
-"""Directory trees, for quotas and keys: made, and unmade, by a walk inside the metaserver.
+"""Makes and unmakes directory trees, for quotas and keys, by a walk inside the metaserver.
 
-The walk is driven from here, a few hundred inodes a request; broken off, it is begun again by the
-same command. What a tree has is in its account.
+The walk is driven from here, a few hundred inodes per request; if it is interrupted, the same
+command starts it again. What a tree uses is in its account.
 """
 
 import stat
@@ -25,7 +25,7 @@ async def top_of(caller: Caller, place: Place) -> Found:
 
 
 async def make_tree(caller: Caller, place: Place) -> AccountId:
-    """Also when it is one already: an earlier walk may have been broken off."""
+    """Makes a directory a tree, even if it is one: an earlier walk may be unfinished."""
     ino = (await top_of(caller, place)).attributes.ino
     await assign_tree(caller, place.reach, ino, ino)
     return QuotaKind.TREE, ino

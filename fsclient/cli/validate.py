@@ -1,4 +1,4 @@
-"""braidfs validate: what the cluster delivers through its mounts, and for how many GPUs."""
+"""braidfs validate: measures what the cluster delivers, and says for how many GPUs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,9 +33,9 @@ _NAMES: Final = tuple(profile.name for profile in PROFILES)
         ),
         (
             "braidfs validate /data --suite full --hosts gpu01,gpu02 --gpus 16 --profile medium",
-            "A longer look; exit 3 when it is too slow for sixteen GPUs.",
+            "More phases; exit code 3 if it is too slow for sixteen GPUs.",
         ),
-        ("braidfs validate /data --suite full --resume", "Go on after Ctrl-C or a failure."),
+        ("braidfs validate /data --suite full --resume", "Continue after Ctrl-C or a failure."),
         ("braidfs validate /mnt/a /mnt/b", "Two mounts of this machine as two nodes."),
     ],
     exits={EXIT_UNHEALTHY: "bytes were read wrong, or the cluster is too slow for --gpus"},
@@ -47,20 +47,20 @@ _NAMES: Final = tuple(profile.name for profile in PROFILES)
     show_default=True,
     help="quick: about a minute; full: ten or more, with more patterns.",
 )
-@click.option("--gpus", type=click.IntRange(1, 10**6), help="How many GPUs it must be enough for.")
+@click.option("--gpus", type=click.IntRange(1, 10**6), help="For how many GPUs it must be enough.")
 @click.option(
     "--profile",
     type=click.Choice(_NAMES),
     default="light",
     show_default=True,
-    help="What each of --gpus reads and writes: light 1 and 0.75, medium 2 and 1.5, "
+    help="What each of the --gpus reads and writes: light 1 and 0.75, medium 2 and 1.5, "
     "heavy 4 and 3 GB/s.",
 )
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the report there as one page.",
+    help="Write the report to this file, as one page.",
 )
 @measuring
 @click.option("--worker", is_flag=True, hidden=True)
@@ -77,10 +77,11 @@ def validate_(
 ) -> int:
     """Measure and check the file system through its mounts, and say for how many GPUs it is enough.
 
-    On all nodes together: large files, random reads, checkpoints, names, one file of all nodes;
-    what one node wrote another one reads and checks. Everything happens in a folder
-    .braidfs-validate-* below PATH, which goes away at the end, also after Ctrl-C. What was finished
-    by then is kept for --resume, which writes files again that are still needed."""
+    All nodes together use large files, random reads, checkpoints, names, and one file of all nodes;
+    each node reads and checks what another one wrote. Everything happens in a folder
+    .braidfs-validate-* below PATH, which is removed at the end, also after Ctrl-C. What was
+    finished by then is kept for --resume, which writes files again that are still needed.
+    """
     if worker:
         workers.serve()
         return EXIT_DONE

@@ -1,4 +1,4 @@
-"""Numbers as people read and write them, and the small tables and bars of the terminal. Pure."""
+"""Numbers as people read and write them, and small tables and bars for the terminal. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def bar(share: float, width: int = 24) -> str:
 
 
 class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """4096, 64KiB, 1.5G; with a leading + or -: at least, at most. Gives (sign, bytes)."""
+    """4096, 64KiB, 1.5G; with a leading + or -: at least, at most. Converts to (sign, bytes)."""
 
     name = "size"
 
@@ -72,7 +72,7 @@ class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """30s, 5m, 2h, 7d, 1w, days without a unit; + and - as in Size. Gives (sign, seconds)."""
+    """30s, 5m, 2h, 7d, 1w, days without a unit; + and - as in Size. Converts to (sign, seconds)."""
 
     name = "age"
 
@@ -93,7 +93,7 @@ def split_sign(text: str) -> tuple[str, str]:
 
 
 def holds(sign: str, value: float, bound: float) -> bool:
-    """Whether value meets the bound: + at least, - at most, none equal."""
+    """Whether value meets the bound: + at least, - at most, else equal."""
     if sign == "+":
         return value >= bound
     return value <= bound if sign == "-" else value == bound
@@ -105,5 +105,5 @@ def path_of(names: Sequence[bytes]) -> str:
 
 
 def shown(name: bytes) -> str:
-    """A path for JSON and terminals: bytes that are not text keep their place."""
+    """A path for JSON and terminals; bytes that are no text stay recognizable."""
     return name.decode("utf-8", "backslashreplace")

@@ -1,5 +1,4 @@
-"""For verbs that go over trees of files: what is below a directory, threads that work on it, what
-failed."""
+"""For verbs that walk trees: the files below a directory, threads that work on them, failures."""
 
 import os
 import queue
@@ -11,13 +10,12 @@ from typing import Final
 
 _WAITING_MAX: Final = 1024
 _TICK_S: Final = 0.2
-_SHOWN_MAX: Final = 10  # of what failed
+_SHOWN_MAX: Final = 10  # failures that are shown
 
 
 @dataclass(slots=True)
 class Failures:
-    """What could not be worked on, the first of it by name. Counted by all threads, under the
-    mutex."""
+    """Paths on which the work failed, the first ones by name. All threads count under the mutex."""
 
     failed: int = 0
     failures: list[str] = field(default_factory=list)
@@ -33,8 +31,9 @@ class Failures:
 def files_below(
     top: str, device: int, failures: Failures, enter: Callable[[str], bool] = lambda folder: True
 ) -> Iterator[str]:
-    """Regular files of that device below a directory, in the order of the directories; no link is
-    followed. enter: called with each directory before it is looked into; False: it is left out."""
+    """Yields regular files of that device below a directory, in the order of the directories; it
+    follows no link. enter: called with each directory before it is listed; False: it is left
+    out."""
     folders = [top]
     while folders:
         folder = folders.pop()
@@ -62,7 +61,7 @@ def _is_on(device: int, entry: "os.DirEntry[str]", failures: Failures) -> bool:
 
 
 class Workers:
-    """Threads that call work(path, is_over), which is to look at is_over now and then."""
+    """Threads that call work(path, is_over), which must check is_over now and then."""
 
     def __init__(self, work: Callable[[str, threading.Event], object], count: int) -> None:
         self._work_on = work
@@ -86,7 +85,7 @@ class Workers:
             thread.join()
 
     def go_through(self, paths: Iterable[str], looked: Callable[[], None]) -> None:
-        """Return when all have been worked on. looked: called again and again until then."""
+        """Returns when all paths are done. looked: called again and again until then."""
         with self:
             for path in paths:
                 while not self._take(path):
@@ -96,7 +95,7 @@ class Workers:
                 looked()
 
     def _take(self, path: str) -> bool:
-        """False when there is no room for it yet."""
+        """Takes a path. False: there is no room for it yet."""
         try:
             self._paths.put(path, timeout=_TICK_S)
         except queue.Full:
@@ -104,7 +103,7 @@ class Workers:
         return True
 
     def _wait(self) -> bool:
-        """Whether everything that was taken has been worked on."""
+        """Waits a moment; returns whether everything that was taken is done."""
         with self._paths.all_tasks_done:
             return self._paths.all_tasks_done.wait_for(
                 lambda: self._paths.unfinished_tasks == 0, _TICK_S

@@ -302,5 +302,5 @@ def test_abort(cluster: Cluster, workdir: Path) -> None:
 def test_wrong_places(cluster: Cluster, tmp_path: Path) -> None:
     cli = Cli(cluster)
     for verb in ("restart", "abort"):
-        assert "nothing of BraidFS" in cli.run("client", verb, tmp_path, code=2).stderr
+        assert "no BraidFS is mounted" in cli.run("client", verb, tmp_path, code=2).stderr
     assert "--timeout" in cli.run("client", "restart", "--timeout", 0, code=2).stderr

@@ -164,5 +164,5 @@ def test_what_target_add_refuses(cluster: Cluster, localdir: Path, read_only: Pa
     existing = cluster.plan.target_path(cluster.plan.storageservers[1], 0)
     assert "was made a target already" in refusal(existing, "--shared-device")
     unserved = refusal(read_only, "--shared-device", "--wait", "1", code=1)
-    assert "its log says why" in unserved and "is as it was" in unserved
+    assert "its log says why" in unserved and "is unchanged" in unserved
     assert len(cli.json("target", "list")) == 4

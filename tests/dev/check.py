@@ -1,8 +1,9 @@
 """`./dev check`: all checks that do not run the product.
 
-These are ruff and clang-format (`./dev format` writes what they want), mypy --strict,
-import-linter's layers, shellcheck, and the native module's stub: the one in the tree must be what
-nanobind generates today. All of them run, also after one failed.
+These are ruff and clang-format (`./dev format` writes what they want), mypy --strict (also of
+tests, whose fakes must fit what they stand for), import-linter's layers, shellcheck, and the native
+module's stub: the one in the tree must be what nanobind generates today. All of them run, also
+after one failed.
 """
 
 import difflib
@@ -16,7 +17,8 @@ from tests.dev.steps import ROOT, StepError, console, quiet_step, tool
 
 STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
 CLANG_FORMAT = "clang-format-14"  # each version has rules of its own
-PACKAGES = ("fscommon", "fsclient", "metaserver", "storageserver", "tests.cluster", "tests.dev")
+PROGRAMS = ("fscommon", "fsclient", "metaserver", "storageserver")
+TESTS = ("tests.cluster", "tests.dev", "tests.unit")
 
 
 def check() -> bool:
@@ -75,7 +77,7 @@ def _tracked(*patterns: str) -> list[str]:
 
 
 def _mypy() -> None:
-    packages = [word for package in PACKAGES for word in ("-p", package)]
+    packages = [word for package in (*PROGRAMS, *TESTS) for word in ("-p", package)]
     quiet_step(
         "mypy", [tool("mypy"), "--strict", *packages], environment={"MYPYPATH": _mypy_path()}
     )

@@ -1,28 +1,28 @@
 """./dev COMMAND: build, run, test and measure BraidFS from a checkout.
 
 up [--mount DIR] [--state DIR] [--storage-servers N] [--targets N]
-                  start a cluster on loopback and mount it; finds what an earlier one stored
-down [--state DIR]       unmount and stop exactly those processes
-status [--state DIR]     show them
-test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
-check                    linters, formats, types, layers, the native stub
-format                   write Python and C++ as check wants them
-bench [smoke]            measure against local ext4 and null FUSE
+                  start a cluster on loopback, with the data in its state folder, and mount it
+down [--state DIR]       unmount the cluster and stop its processes
+status [--state DIR]     show the processes of the cluster
+test [--full] [ARGS]     run all tests, in quick or long form; ARGS go to pytest
+check                    check lint, formats, types, layers, the native stub
+format                   format Python and C++ as check requires
+bench [smoke]            compare with local ext4 and null FUSE
 bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [--torch] [--mpi]
-                  the data path: small files, checkpoints, random reads, … (docs/performance.md)
-bench metadata           names and attributes, beside peers that scripts start [--peers DIR]
-bench transport          count what a request costs by TCP and by RDMA, in the guest
-sanitize                 native tests and the mount under ASan+UBSan and TSan, fuzzers
-demo                     two minutes: a cluster comes up, works, loses a server, is validated
-wheel [--dependencies]   the wheel and the source distribution, into dist; and what they need
-deb                      Debian packages of the three programs, into dist
-deployment [ARGS]        the long form of tests/deployment: hosts of namespaces, playbooks, units
+                  measure small files, checkpoints, random reads, … (docs/performance.md)
+bench metadata           measure names and attributes, beside peers that scripts start [--peers DIR]
+bench transport          count the cost of a request by TCP and by RDMA, in the guest
+sanitize                 run native tests and the mount under ASan+UBSan and TSan, and fuzzers
+demo                     show in two minutes a cluster that works, loses a server, is validated
+wheel [--dependencies]   write the wheel and the source distribution into dist [with what they need]
+deb                      write Debian packages of the three programs into dist
+deployment [ARGS]        run the long form of tests/deployment: hosts, playbooks, units
 man                      write man pages and the golden help text anew
 rdma [--seconds N] [--boots N] [--prepare] [COMMAND...]
-                  run COMMAND, or the RDMA tests, in a guest with Soft-RoCE; --boots counts boots,
-                  --prepare only fetches what the guest needs
-build [--stub]           what up and test do first; --stub takes the generated stub into the tree
-help                     this text
+                  run COMMAND, or the RDMA tests, in a guest with Soft-RoCE; --boots: boot N times,
+                  --prepare: only get what the guest needs
+build [--stub]           build, as up and test do first; --stub writes the generated stub
+help                     show this text
 """
 
 import sys

@@ -36,7 +36,7 @@ bool CutWait::wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<E
 
 bool Inode::may_be_cut(uint64_t size) const noexcept {
   const bool at_rest =
-      !committing && writing == 0 && recalling == 0 && !asking.under_way && cuts.pauses == 0;
+      !committing && writing == 0 && recalling == 0 && !asking.is_under_way() && cuts.pauses == 0;
   if (!at_rest || lies_inline() || set_ids.mode != 0 || (written_.flags & kCommitKillSuidgid) != 0)
     return false;
   if (size > std::min<uint64_t>(storable_end(*view_), INT64_MAX)) return false;

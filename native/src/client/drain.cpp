@@ -134,7 +134,7 @@ bool DrainOperation::take_inline(Context& context, bool& with_birth) {
       !context.leases().holds(*inode_, kLeaseDataExclusive)) {
     return false;
   }
-  inode_->handing_over = true;
+  inode_->inlining = Inlining::kHandingOver;
   sequence_ = inode_->pieces().sequence();
   const PiecePtr piece = inode_->pieces().only_filling(inode_->size());
   const auto bytes = piece->bytes(piece->begin, piece->end);
@@ -164,7 +164,7 @@ void DrainOperation::handed_over(Lane& lane, bool taken) {
   Actions actions;
   {
     const std::scoped_lock lock(inode_->mu());
-    inode_->unreported = inode_->handing_over = false;
+    inode_->inlining = Inlining::kNo;
     PieceTable& pieces = inode_->pieces();
     const bool is_alone =
         pieces.sequence() == sequence_ && pieces.only_filling(bytes_.size()) != nullptr;

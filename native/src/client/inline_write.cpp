@@ -33,7 +33,8 @@ std::string payload_of(const Head& head, std::span<const std::byte> bytes) {
 // LOCKED inode. Under the exclusive lease what lanes know of the file is all there is. A page that
 // the kernel writes back may have bytes of others beside its own.
 bool may_lie_on(Context& context, const Inode& inode, const fuse::WriteRequest& request) {
-  if (inode.handing_over || inode.view_locked()->inline_bytes.empty() || !context.leases().count())
+  if (inode.is_handing_over() || inode.view_locked()->inline_bytes.empty() ||
+      !context.leases().count())
     return false;
   if (!context.leases().holds(inode, kLeaseDataExclusive) ||
       (request.write_flags & fuse::kWriteFromCache) != 0)
@@ -57,11 +58,11 @@ bool AskingWrite::ask_with_bytes(Context& context) {
   {
     const std::scoped_lock lock(inode.mu());
     Inode::Asking& asking = inode.asking;
-    if (needs_objects_ || asking.under_way || !may_lie_on(context, inode, request_)) return false;
+    if (needs_objects_ || asking.is_under_way() || !may_lie_on(context, inode, request_))
+      return false;
     placed = std::exchange(request_.offset, appends(request_) ? inode.size() : request_.offset);
     grew_ = request_.offset + payload_.size() > inode.size();
     asking.inline_answer = answer_ = std::make_shared<Inode::InlineAnswer>();
-    asking.under_way = true;
     lease_request_ = ++asking.begun;
     asking.waiting.push_back(waiter());
     ++inode.inline_writes;
@@ -87,17 +88,18 @@ void AskingWrite::inline_answered(Lane& lane) {
   {
     const std::scoped_lock lock(inode.mu());
     answer = *answer_;
-    if (!answer.came) {  // something else has woken it
+    if (!answer.error) {  // something else has woken it
       inode.asking.waiting.push_back(waiter());
       return;
     }
   }
   answer_.reset();
-  if (answer.error == 0) return inline_written(lane);
-  needs_objects_ = answer.error == ESTALE;
+  const int error = *answer.error;
+  if (error == 0) return inline_written(lane);
+  needs_objects_ = error == ESTALE;
   if (needs_objects_) return ask(lane);
   lane.context().waiting().drop(head().unique);
-  if (claim()) lane.context().kernel().reply_error(head(), answer.error);
+  if (claim()) lane.context().kernel().reply_error(head(), error);
 }
 
 // A file that lies in its record has one page of the kernel.

@@ -8,8 +8,8 @@ namespace braidfs::client {
 
 bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Actions& actions) {
   const std::scoped_lock lock(mu_);
-  if (gone) return false;
-  dropped = false;
+  if (lifetime == Lifetime::kGone) return false;
+  lifetime = Lifetime::kKnown;
   if (view_ && view_->file_id != view->file_id) {  // another client truncated it to nothing
     if (attributes.change_version < change_version_) return true;
     other_objects(actions);
@@ -37,7 +37,8 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Actions& 
 
 bool Inode::view_put(const FileViewPtr& view) {
   const std::scoped_lock lock(mu_);
-  if (gone || !view_ || view_->file_id != view->file_id || is_older(*view)) return false;
+  if (lifetime == Lifetime::kGone || !view_ || view_->file_id != view->file_id || is_older(*view))
+    return false;
   const bool is_cut_alike =
       view_->stripe_width == view->stripe_width && view_->chunk_size == view->chunk_size;
   if (!is_cut_alike || view_->inline_bytes.empty() != view->inline_bytes.empty()) return false;
@@ -82,10 +83,11 @@ Inode::Loss Inode::lose(Actions& actions) {
   pieces_.trim(0, actions, EIO);
   cuts.pending = Cuts::kNone;
   cut_ended(EIO, actions);
-  const bool unsynced = dropped && pieces_.unsynced();
-  if (dropped) pieces_.forget_stripes();  // nobody will ask
+  const bool is_dropped = lifetime != Lifetime::kKnown;
+  const bool unsynced = is_dropped && pieces_.unsynced();
+  if (is_dropped) pieces_.forget_stripes();  // nobody will ask
   written_ = {};
-  unreported = false;
+  end_inlining();
   data_version_ = stamp_ = stamped_from_ = 0;
   change_version_ = 0;  // the metaserver may have forgotten what it told this session
   lease = recalling = 0;
@@ -191,10 +193,14 @@ bool Inode::commit_with_birth() {
 }
 
 bool Inode::may_lie_inline(uint32_t length_max) const noexcept {
-  return unreported && birth.told.changes == 0 && size_ > 0 && size_ <= length_max &&
+  return is_unreported() && birth.told.changes == 0 && size_ > 0 && size_ <= length_max &&
          (written_.flags & kCommitSize) != 0 && (written_.flags & kCommitKillSuidgid) == 0 &&
          !committing && writing == 0 && recalling == 0 && error_told_ &&
          pieces_.only_filling(size_) != nullptr;
+}
+
+void Inode::end_inlining() noexcept {
+  inlining = is_handing_over() ? Inlining::kReportedMeanwhile : Inlining::kNo;
 }
 
 void Inode::lies_inline(const FileViewPtr& with, std::string bytes) {
@@ -248,7 +254,7 @@ std::vector<std::shared_ptr<void>> Inode::take_waiters() {
 
 bool Inode::busy() const noexcept {
   return handles > 0 || committing || written_.flags != 0 || !pieces_.empty() || watched ||
-         !error_told_ || pieces_.unsynced() || asking.under_way || writing != 0 ||
+         !error_told_ || pieces_.unsynced() || asking.is_under_way() || writing != 0 ||
          cuts.unreported() || cuts.pauses != 0;
 }
 

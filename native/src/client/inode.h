@@ -22,6 +22,7 @@
 #include "braidfs/leases.h"
 #include "client/cuts.h"
 #include "client/events.h"
+#include "client/inode_states.h"
 #include "client/operation.h"
 #include "client/piece_table.h"
 #include "client/records.h"
@@ -129,7 +130,6 @@ class Inode {
   struct Birth {
     bool untaken = false;
     bool time_set = false;  // by a setting, which is told behind it
-    uint64_t fh = 0;        // the handle that came with it
     names::BirthSince told{};
   };
   Birth birth;
@@ -139,16 +139,20 @@ class Inode {
   bool commit_with_birth();
 
   // ---- a new file that may come to lie in its inode's record (docs/decisions/0037): LOCKED ----
-  bool unreported = false;     // the metaserver is not told of its birth yet
-  bool handing_over = false;   // its bytes are with Python, which says whether they were in time
+  Inlining inlining = Inlining::kNo;
   uint32_t inline_writes = 0;  // WRITEs that left it there, since it is known here
+  // The metaserver knows it, or what was written to it is lost: its bytes cannot come along.
+  void end_inlining() noexcept;
+  bool is_handing_over() const noexcept {
+    return inlining == Inlining::kHandingOver || inlining == Inlining::kReportedMeanwhile;
+  }
   // All of it is in one piece here that was never sent, and what it is told with its birth is size
   // and time.
   bool may_lie_inline(uint32_t length_max) const noexcept;
   // They were. `with`: the view that they were handed over with; another one is of since then.
   void lies_inline(const FileViewPtr& with, std::string bytes);
   // A WRITE has to ask first: then the metaserver gives the file objects.
-  bool lies_inline() const noexcept { return handing_over || !view_->inline_bytes.empty(); }
+  bool lies_inline() const noexcept { return is_handing_over() || !view_->inline_bytes.empty(); }
 
   // ---- set-id bits: LOCKED ----
   // Mode and group of a file with such bits, as far as the kernel may believe so; mode 0: it has
@@ -162,7 +166,7 @@ class Inode {
   // Those of a file that the metaserver is not told of yet are all known here: nobody else can have
   // set any.
   bool may_have_set_ids() const noexcept {
-    return set_ids.mode != 0 || !(birth.untaken || unreported);
+    return set_ids.mode != 0 || !(birth.untaken || is_unreported());
   }
   void note_set_ids(uint32_t mode, uint32_t gid) noexcept {
     if ((mode & (S_ISUID | S_ISGID)) != 0) set_ids = {mode, gid};
@@ -193,16 +197,15 @@ class Inode {
   };
   // Of a question that has bytes which are to go on lying in the inode's record.
   struct InlineAnswer {
-    bool came = false;
-    int error = 0;
+    std::optional<int> error;  // nothing: it has not come yet
   };
   struct Asking {
-    bool under_way = false;
     std::shared_ptr<InlineAnswer> inline_answer;  // of the one under way, if it has bytes
     uint64_t begun = 0;
     uint64_t ended = 0;
     int error = 0;  // of the last answer
     std::vector<Waiter> waiting;
+    bool is_under_way() const noexcept { return begun != ended; }
   };
   std::vector<Waiter> take_asking() { return std::exchange(asking.waiting, {}); }
   Asking asking;
@@ -218,20 +221,21 @@ class Inode {
 
   // ---- lifetime: LOCKED ----
   uint32_t handles = 0;
-  // Python keeps the inode open, and lanes may open it for reading by themselves as long as its
-  // bytes are leased; handles that they opened so.
-  bool kept = false;
+  // Why lanes may open it for reading by themselves, as long as its bytes are leased; handles that
+  // they opened so.
+  LocalOpen local_open = LocalOpen::kNone;
+  uint32_t local_handles = 0;
   uint64_t kept_bytes = 0;  // of its view, as long as Python keeps it
-  uint32_t own_handles = 0;
-  bool granted =
-      false;  // kept by its directory's grant, not by Python: until its last handle is closed
   // With its first OPEN, which is not answered yet: the kernel's pages may be of before.
   bool is_fetching = false;
   // A file whose READs are counted until its next close (prefetch/whole_small_files.h).
   bool is_probe = false;
   uint64_t probed_bytes = 0;
-  bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it
-  bool gone = false;     // out of the table: whoever still has it looks there again
+  Lifetime lifetime = Lifetime::kKnown;
+  // Whether Python needs the entry no more. One that is out of the table stays so.
+  void set_dropped(bool is_dropped) noexcept {
+    if (lifetime != Lifetime::kGone) lifetime = is_dropped ? Lifetime::kDropped : Lifetime::kKnown;
+  }
   bool busy() const noexcept;
   // Lanes have ended. An operation holds the inode that it waits for, so each that is left in a
   // list here would keep both for ever. The caller lets go of what is returned without the mutex.
@@ -283,6 +287,9 @@ class Inode {
   std::atomic<uint64_t> size_limit = kUnlimited;
 
  private:
+  bool is_unreported() const noexcept {
+    return inlining == Inlining::kPossible || inlining == Inlining::kHandingOver;
+  }
   void other_objects(Actions& actions);         // LOCKED
   void cut_ended(int error, Actions& actions);  // LOCKED
   // LOCKED: a view of the same objects as they were before what is known. (Of one epoch the last

@@ -39,7 +39,7 @@ void Inodes::drop(uint64_t ino) {
   if (!inode) return;
   {
     const std::scoped_lock lock(inode->mu());
-    inode->dropped = true;
+    inode->set_dropped(true);
   }
   idle(inode);
 }
@@ -49,13 +49,14 @@ void Inodes::idle(const InodePtr& inode) {
   {
     const std::scoped_lock lock(inode->mu());
     if (inode->is_clean()) record.drop(inode->noted);
-    if (!inode->dropped) return;
+    if (inode->lifetime == Lifetime::kKnown) return;
   }
   table_.take_if(inode->ino(), [&](Inode& entry) {
     const std::scoped_lock lock(entry.mu());
-    entry.gone = entry.dropped && !entry.busy();
-    if (entry.gone) record.drop(entry.noted);
-    return entry.gone;
+    if (entry.lifetime == Lifetime::kKnown || entry.busy()) return false;
+    entry.lifetime = Lifetime::kGone;
+    record.drop(entry.noted);
+    return true;
   });
 }
 
@@ -117,7 +118,7 @@ std::optional<fuse::DataHandler::Ahead> Inodes::before_setting(uint64_t ino, boo
   const InodePtr inode = find(ino);
   if (!inode || !leases_.count()) return std::nullopt;
   const std::scoped_lock lock(inode->mu());
-  if (inode->recalling != 0 || inode->committing || inode->asking.under_way ||
+  if (inode->recalling != 0 || inode->committing || inode->asking.is_under_way() ||
       inode->cuts.unreported() || !leases_.holds(*inode, kLeaseDataExclusive)) {
     return std::nullopt;
   }
@@ -149,7 +150,7 @@ void Inodes::births_told(std::span<const uint64_t> inos) {
     const InodePtr inode = find(ino);
     if (!inode) continue;
     const std::scoped_lock lock(inode->mu());
-    inode->unreported = false;
+    inode->end_inlining();
   }
 }
 

@@ -12,7 +12,7 @@ void Leases::ask(const InodePtr& inode, Inode::Waiter waiter, uint64_t& request)
   const uint64_t at_end = inode->size() + (waiter.end - waiter.begin);  // of an append
   const uint64_t end = std::max(waiter.end, at_end);
   asking.waiting.push_back(std::move(waiter));
-  if (std::exchange(asking.under_way, true)) return;
+  if (asking.is_under_way()) return;
   ++asking.begun;
   events_.put({.kind = EventKind::kAsk, .ino = inode->ino(), .a = static_cast<int64_t>(end)});
 }
@@ -20,12 +20,8 @@ void Leases::ask(const InodePtr& inode, Inode::Waiter waiter, uint64_t& request)
 std::vector<Inode::Waiter> Leases::answered(Inode& inode, int error) {
   const std::scoped_lock lock(inode.mu());
   inode.asking.error = error;
-  inode.asking.under_way = false;
   inode.asking.ended = inode.asking.begun;
-  if (const auto answer = std::exchange(inode.asking.inline_answer, nullptr)) {
-    answer->came = true;
-    answer->error = error;
-  }
+  if (const auto answer = std::exchange(inode.asking.inline_answer, nullptr)) answer->error = error;
   return inode.take_asking();
 }
 

@@ -1,6 +1,5 @@
-// The handles that are open, and which files lanes open for reading by themselves: because Python
-// keeps them open (docs/decisions/0017-kept-open.md), by the grant of their directory
-// (0022-directory-grants.md), or because they made them (0013-delegation.md).
+// The handles that are open, and which files lanes open for reading by themselves, and why
+// (LocalOpen in inode_states.h).
 //
 // Invariant: an inode counts its handles, and those that lanes opened, whose number tells Python
 // whether it may close the file; each handle that Python knows of is reported by RELEASE when it is
@@ -77,12 +76,12 @@ class OpenFiles {
   static constexpr uint64_t kInlineKeptMax = 64u << 20;
   // All with the inode LOCKED.
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
-  // A handle of the lanes' own. False: no room, or the inode has left the table.
-  bool open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags);
+  // A handle that a lane opens, and why. False: no room, or the inode has left the table.
+  bool open_locally(const InodePtr& inode, LocalOpen why, uint64_t fh, uint32_t open_flags);
   bool closed_locked(const Handle& handle);  // false: Python is not told
   void count_kept(Inode& inode, uint64_t bytes);
-  HandlePtr open_unlisted(const InodePtr& inode, bool granted,
-                          uint64_t size_max);  // takes the lock
+  // Takes the lock. `why` is kGranted, or kNone: as the inode's state says.
+  HandlePtr open_unlisted(const InodePtr& inode, LocalOpen why, uint64_t size_max);
 
   Inodes& inodes_;
   Commits& commits_;

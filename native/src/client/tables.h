@@ -20,11 +20,15 @@ struct Handle {
   uint64_t fh = 0;
   InodePtr inode;
   uint32_t open_flags = 0;
-  bool direct = false;  // FOPEN_DIRECT_IO: only its mappings use the page cache
-  bool own = false;     // opened by a lane: Python was not told
+  bool direct = false;                      // FOPEN_DIRECT_IO: only its mappings use the page cache
+  LocalOpen local_open = LocalOpen::kNone;  // why a lane opened it; kNone: Python did
   uint64_t error_seen = 0;
   uint32_t noted = 0;  // its slot in OpenRecord
 
+  // Lanes opened it, and Python knows only that there may be such handles.
+  bool is_local() const noexcept {
+    return local_open == LocalOpen::kKept || local_open == LocalOpen::kGranted;
+  }
   // The kernel reads and writes past its pages: every O_DIRECT handle is FOPEN_DIRECT_IO
   // (open_reply.h).
   bool goes_past_pages() const noexcept { return direct || (open_flags & O_DIRECT) != 0; }

@@ -201,7 +201,7 @@ class MountedClient:
         root_ino = await self._find_root()
         self._is_read_only = self._plan.options.ro or self._grant.is_read_only
         datapath = await self._make_datapath(meta)
-        tasks.start_soon(rest_memory, datapath, self._plan.options)
+        tasks.start_soon(rest_memory, datapath.io, self._plan.options)
         files = self._files = self._make_files(meta, datapath)
         files.births.proves_slots = self._grant.is_own
         data = self._data = DataConnections(
@@ -558,7 +558,7 @@ class MountedClient:
         if self._files is not None:
             self._files.leases.renewed(sent_at, answered)
         if self._datapath is not None and self._nursery is not None:
-            self._nursery.start_soon(rest_memory, self._datapath, self._plan.options)
+            self._nursery.start_soon(rest_memory, self._datapath.io, self._plan.options)
 
     def _recalled(self, items: tuple[RecallItem, ...]) -> None:
         if self._files is not None and self._nursery is not None:

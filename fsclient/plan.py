@@ -8,6 +8,7 @@ import trio
 from fscommon.config.mount_options import MountOptions
 from fscommon.machine import memory_bytes
 from fscommon.native import Datapath
+from fscommon.native_ports import IoPort
 
 from .config import ClientConfig
 from .pressure import memory_is_limited, memory_is_short
@@ -59,7 +60,7 @@ def set_prefetch(datapath: Datapath, options: MountOptions) -> None:
     datapath.io.prefetch(prefetched_bytes_max(options), may_fill_pages(options))
 
 
-async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
+async def rest_memory(io: IoPort, options: MountOptions) -> None:
     """Gives back buffers that nobody needed lately, but for those that stay ready, and makes what
     is missing of those; gives back all that are not in use where memory is short. In a thread, as
     fresh pages take their time."""
@@ -67,6 +68,6 @@ async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
     def rest() -> None:
         is_short = memory_is_short()
         ready = 0 if is_short else min(options.dirty_mib << 20, memory_bytes() // WARM_PART)
-        datapath.io.memory_rest(ready, ready // READ_PART, is_short)
+        io.memory_rest(ready, ready // READ_PART, is_short)
 
     await trio.to_thread.run_sync(rest)

@@ -14,7 +14,7 @@ before the attempt begins, and targets refuse requests of earlier attempts. The 
 the epoch of the intent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -25,12 +25,11 @@ from fscommon.observe.log import Log
 from fscommon.types import Ino
 from metaserver.committer import Committer
 from metaserver.context import Context
-from metaserver.engine import Engine
+from metaserver.engine import Engine, Time
 from metaserver.faults import Faults
 from metaserver.namespace.inode import Inode, find, save
 from metaserver.records import Intent, intent_key, unpack_intent
 from metaserver.storage import STORAGE_ERRORS, StorageCalls
-from metaserver.times import Clock
 from metaserver.transaction import Transaction
 
 PARALLEL_MAX: Final = 64
@@ -45,7 +44,7 @@ class Truncation:
         committer: Committer,
         storage: StorageCalls,
         tasks: trio.Nursery,
-        clock: Clock,
+        clock: Callable[[], Time],
     ) -> None:
         self._now = clock
         self._tasks = tasks

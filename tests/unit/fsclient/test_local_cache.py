@@ -11,7 +11,9 @@ from fsclient.meta.client import MetaClient
 from fscommon.config.mount_options import parse_mount_options
 from fscommon.errors import ConfigError
 from fscommon.wire.messages import ClusterMap, Empty
+from fscommon.wire.ops import Op
 
+from .fakes import FakeMetadata
 from .unasked_ports import UnaskedIo
 
 CLUSTER = b"c" * 16
@@ -30,13 +32,15 @@ class Native(UnaskedIo):
         self.opened.append((directory, bytes_max, cluster, passthrough))
 
 
-class Meta:
+class Meta(FakeMetadata):
     """Answers a BARRIER; the map has arrived before that answer."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.map: ClusterMap | None = None
+        self.answers[Op.BARRIER] = self._barrier
 
-    async def call(self, *_request: object) -> Empty:
+    def _barrier(self, _request: Empty) -> Empty:
         self.map = ClusterMap(1, CLUSTER, ())
         return Empty()
 

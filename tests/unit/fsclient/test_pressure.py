@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -12,7 +10,8 @@ from fsclient.pressure import memory_is_limited, memory_is_short, own_pressure_f
 from fscommon import machine
 from fscommon.config.mount_options import MountOptions
 from fscommon.machine import limit_files, limit_of, memory_bytes, memory_limits
-from fscommon.native import Datapath
+
+from .unasked_ports import UnaskedIo
 
 FULL = (
     "some avg10={} avg60=0.00 avg300=0.00 total=1\n"
@@ -42,7 +41,7 @@ def test_the_group_of_the_process() -> None:
 
 
 @dataclass
-class _Io:
+class _Io(UnaskedIo):
     asked: list[tuple[int, int, bool]] = field(default_factory=list)
 
     def memory_rest(self, piece_bytes: int, read_bytes: int, short: bool) -> None:
@@ -57,7 +56,7 @@ async def test_the_client_keeps_nothing_ready_then(
     monkeypatch.setattr(pressure, "OWN_GROUPS", tmp_path / "none")
     for percent in ("0.00", "4.99", "5.00"):
         file.write_text(FULL.format(percent))
-        await plan.rest_memory(cast(Datapath, SimpleNamespace(io=io)), MountOptions(dirty_mib=4))
+        await plan.rest_memory(io, MountOptions(dirty_mib=4))
     file.unlink()
     assert not memory_is_short()
     some = (4 << 20, 1 << 20, False)

@@ -2,10 +2,9 @@
 end.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
 
 import pytest
 import trio
@@ -18,9 +17,13 @@ from fscommon.rpc.data import DataCaller
 from fscommon.types import Ino, TargetId
 from fscommon.wire.messages import SET_SIZE, Open, Opened, SetAttr
 from fscommon.wire.ops import Op
+from metaserver.committer import Committer
+from metaserver.context import Context
+from metaserver.membership import Membership
 from metaserver.namespace.inode import Inode, load, save
-from metaserver.records import Intent, inode_key, intent_key
+from metaserver.records import Intent, intent_key
 from metaserver.storage import StorageCalls
+from metaserver.transaction import Transaction
 from metaserver.truncation import PARALLEL_MAX, Truncation
 
 from .bench import ROOT, Bench, Client
@@ -31,7 +34,7 @@ pytestmark = pytest.mark.expects_log("truncate is repeated")
 
 
 @dataclass
-class Committer:
+class CommitsAtOnce(Committer):
     """Everything is durable as soon as a task waits for it."""
 
     bench: Bench
@@ -45,7 +48,7 @@ class Committer:
 
 
 @dataclass
-class Targets:
+class Targets(StorageCalls):
     """The requests that targets received, and how often they fail first."""
 
     failures: int = 0
@@ -58,23 +61,25 @@ class Targets:
             raise TransportError("no answer")
 
 
-class Everywhere:
-    """A membership that has every target."""
+class Everywhere(Membership):
+    """It has every target."""
 
-    def address_of(self, target: int) -> str:
+    def __init__(self) -> None: ...
+
+    def address_of(self, target: TargetId) -> str:
         return "127.0.0.1:1"
 
 
+class NoCaller(DataCaller):
+    """A connection to a server; a test gives it what its requests do."""
+
+    def __init__(self) -> None: ...
+
+
 @asynccontextmanager
-async def ending(bench: Bench, targets: Targets) -> AsyncIterator[Truncation]:
+async def ending(bench: Bench, targets: StorageCalls) -> AsyncIterator[Truncation]:
     async with trio.open_nursery() as tasks:
-        truncation = Truncation(
-            bench.engine,
-            cast(Any, Committer(bench)),
-            cast(StorageCalls, targets),
-            tasks,
-            cast(Any, bench.time),
-        )
+        truncation = Truncation(bench.engine, CommitsAtOnce(bench), targets, tasks, bench.time)
         truncation.start_fresh()
         yield truncation
 
@@ -155,7 +160,7 @@ async def test_what_lies_in_the_record_stays_there(bench: Bench, autojump_clock:
     ino = Ino(client.create(ROOT, b"file").ino)
     kept: list[Layout] = []
 
-    def change(tx: Any, context: Any) -> None:
+    def change(tx: Transaction, context: Context) -> None:
         inode = load(tx, ino)
         inline = replace(inode.layout(), inline=b"tiny")
         save(tx, Inode(replace(inode.attributes, size=4), inline.pack()))
@@ -163,8 +168,8 @@ async def test_what_lies_in_the_record_stays_there(bench: Bench, autojump_clock:
         tx.put(intent_key(ino), Intent(4, 1, objects.pack()).pack())
         context.services.intents.add(ino)
 
-    def look(tx: Any, context: Any) -> None:
-        kept.append(Inode.parse(tx.get(inode_key(ino))).layout())
+    def look(tx: Transaction, context: Context) -> None:
+        kept.append(load(tx, ino).layout())
 
     bench.engine.system(change)
     async with ending(bench, Targets(failures=1)):
@@ -173,12 +178,12 @@ async def test_what_lies_in_the_record_stays_there(bench: Bench, autojump_clock:
     assert (kept[0].inline, kept[0].truncate_epoch) == (b"tiny", 2)
 
 
-def reach(monkeypatch: pytest.MonkeyPatch, caller: object) -> None:
+def reach(monkeypatch: pytest.MonkeyPatch, caller: DataCaller) -> None:
     """The caller reaches every target."""
 
     async def to_target(self: StorageCalls, target: int) -> DataCaller:
         await trio.lowlevel.checkpoint()
-        return cast(DataCaller, caller)
+        return caller
 
     monkeypatch.setattr(StorageCalls, "_to_target", to_target)
 
@@ -190,15 +195,25 @@ async def test_no_object_is_cut_to_what_none_can_hold(
     lengths: list[int] = []
     layout = Layout(1, 1 << 20, 2, (1, 2))
 
-    class Caller:
-        async def truncate(self, *name: int, length: int, **rest: float) -> bool:
+    class Caller(NoCaller):
+        async def truncate(
+            self,
+            target: int,
+            file_id: int,
+            stripe_index: int,
+            *,
+            length: int,
+            epoch: int,
+            must_exist: bool,
+            timeout_s: float,
+        ) -> bool:
             await trio.lowlevel.checkpoint()
             lengths.append(length)
             return True
 
     reach(monkeypatch, Caller())
     async with trio.open_nursery() as tasks:
-        calls = StorageCalls(cast(Any, Everywhere()), key=b"", tasks=tasks)
+        calls = StorageCalls(Everywhere(), key=b"", tasks=tasks)
         await calls.truncate(layout, size)
     wanted = [min(object_length(layout, index, size), OBJECT_BYTES_MAX) for index in range(2)]
     assert sorted(lengths) == sorted(wanted)
@@ -210,7 +225,7 @@ async def test_what_a_disk_has_lost_is_not_made_by_a_cut(monkeypatch: pytest.Mon
     asked: dict[int, tuple[int, bool]] = {}
     layout = Layout(1, 1 << 20, 4, (1, 2, 3, 4), durable_stripes=0b1011)
 
-    class Caller:
+    class Caller(NoCaller):
         async def truncate(
             self,
             target: int,
@@ -218,8 +233,9 @@ async def test_what_a_disk_has_lost_is_not_made_by_a_cut(monkeypatch: pytest.Mon
             stripe_index: int,
             *,
             length: int,
+            epoch: int,
             must_exist: bool,
-            **rest: float,
+            timeout_s: float,
         ) -> bool:
             await trio.lowlevel.checkpoint()
             asked[stripe_index] = (length, must_exist)
@@ -227,7 +243,7 @@ async def test_what_a_disk_has_lost_is_not_made_by_a_cut(monkeypatch: pytest.Mon
 
     reach(monkeypatch, Caller())
     async with trio.open_nursery() as tasks:
-        calls = StorageCalls(cast(Any, Everywhere()), key=b"", tasks=tasks)
+        calls = StorageCalls(Everywhere(), key=b"", tasks=tasks)
         await calls.truncate(layout, 3 << 20)
         assert asked == {0: (MIB, True), 1: (MIB, True), 2: (MIB, False), 3: (0, False)}
         await calls.truncate(layout, 0)
@@ -241,7 +257,7 @@ def _without_objects(client: Client, bench: Bench, *, inline: bytes = b"") -> In
     """A file of 8 bytes, half of which are on a target that the cluster does not have."""
     ino = Ino(client.create(ROOT, b"file").ino)
 
-    def change(tx: Any, context: Any) -> None:
+    def change(tx: Transaction, context: Context) -> None:
         inode = load(tx, ino)
         layout = replace(inode.layout(), stripe_width=2, targets=(1, UNKNOWN), inline=inline)
         save(tx, Inode(replace(inode.attributes, size=8), layout.pack()))
@@ -258,26 +274,45 @@ async def _ended_by_storage(
     """Runs the real StorageCalls; returns the requests that the targets received."""
     asked: list[tuple[int, str]] = []
 
-    class Caller:
-        async def truncate(self, target: int, *name: int, **rest: object) -> bool:
+    class Caller(NoCaller):
+        async def truncate(
+            self,
+            target: int,
+            file_id: int,
+            stripe_index: int,
+            *,
+            length: int,
+            epoch: int,
+            must_exist: bool,
+            timeout_s: float,
+        ) -> bool:
             await trio.lowlevel.checkpoint()
             asked.append((target, "truncate"))
             return True
 
-        async def write_durably(self, target: int, *name: object, **rest: object) -> None:
+        async def write_durably(
+            self,
+            target: int,
+            file_id: int,
+            stripe_index: int,
+            content: bytes,
+            *,
+            epoch: int,
+            timeout_s: float,
+        ) -> None:
             await trio.lowlevel.checkpoint()
             asked.append((target, "write"))
 
     async def to(self: StorageCalls, address: str) -> DataCaller:
         await trio.lowlevel.checkpoint()
-        return cast(DataCaller, Caller())
+        return Caller()
 
     monkeypatch.setattr(StorageCalls, "_to", to)
     with trio.fail_after(60):
         async with trio.open_nursery() as tasks:
             membership = bench.engine.services.membership
             calls = StorageCalls(membership, key=b"", tasks=tasks)
-            async with ending(bench, cast(Any, calls)):
+            async with ending(bench, calls):
                 pass
             yield asked
 
@@ -315,14 +350,16 @@ async def test_tiny_bytes_go_to_a_target_that_there_is(
 async def test_deletions_do_not_wait_for_it_either(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Caller:
-        async def delete_all(self, objects: list[object], **rest: object) -> list[bool]:
+    class Caller(NoCaller):
+        async def delete_all(
+            self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
+        ) -> list[bool]:
             await trio.lowlevel.checkpoint()
             return [True for _ in objects]
 
     async def to(self: StorageCalls, address: str) -> DataCaller:
         await trio.lowlevel.checkpoint()
-        return cast(DataCaller, Caller())
+        return Caller()
 
     monkeypatch.setattr(StorageCalls, "_to", to)
     layouts = [Layout(7, MIB, 2, (1, UNKNOWN)), Layout(8, MIB, 1, (UNKNOWN,))]
@@ -361,7 +398,7 @@ def _file_on(client: Client, bench: Bench, name: bytes, target: int) -> Ino:
     """A file of 8 bytes."""
     ino = Ino(client.create(ROOT, name).ino)
 
-    def change(tx: Any, context: Any) -> None:
+    def change(tx: Transaction, context: Context) -> None:
         inode = load(tx, ino)
         layout = replace(inode.layout(), stripe_width=1, targets=(target,))
         save(tx, Inode(replace(inode.attributes, size=8), layout.pack()))

@@ -1,9 +1,9 @@
-"""Composition root of the client: from a source and options to a served mount, and back down.
+"""The composition root of the client: from a source and options to a served mount, and back.
 
-Order up: session with the metaserver, the mounted directory, native datapath, mount(2), pyfuse3,
-event reaper; then READY is told. Order down (UNMOUNTED, or a signal that unmounts): pyfuse3 ends,
-native drains what is dirty while the reaper still serves its commits, the session is closed once
-everything is durable. Only this module knows all parts.
+Start: session with the metaserver, the mounted directory, native datapath, mount(2), pyfuse3, event
+reaper; then READY is reported. Stop (UNMOUNTED, or a signal that unmounts): pyfuse3 ends, native
+drains dirty bytes while the reaper still serves its commits, and the session is closed once
+everything is durable. Only this module knows all parts. Everything runs in the trio thread.
 """
 
 import errno
@@ -54,32 +54,32 @@ from .survival import Survival, Told
 
 LANES_DEFAULT_MAX = 8
 MAX_WRITE = 1 << 20
-BELIEVED_S = 1.0  # attributes and names without a lease
+BELIEVED_S = 1.0  # how long attributes and names are cached without a lease
 CONNECT_TIMEOUT_S = 10.0
 RECALLS_WAIT_S = 2.0
 DRAIN_TIMEOUT_S = 60.0
 UNMOUNT_TIMEOUT_S = 30.0
 KERNEL_ROOT = 1
 RESTART = signal.SIGUSR1  # the mount goes on in the program that is on the disk now
-ABORT = signal.SIGUSR2  # whatever waits for a server fails now
-LEAVE = signal.SIGHUP  # of a supervisor that holds the mount, and starts the next process
+ABORT = signal.SIGUSR2  # requests that wait for a server fail now
+LEAVE = signal.SIGHUP  # from a supervisor that holds the mount and starts the next process
 LEAVE_TIMEOUT_S = 90.0  # less than a unit's TimeoutStopSec
 LEAVE_AGAIN_S = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, RESTART, ABORT)
 
 
 class MountedClient:
-    """Holds the parts of one mount. Attributes that are made in run() exist from then on."""
+    """The parts of one mount. Attributes that run() sets exist from then on."""
 
     def __init__(self, plan: Plan, credential: Credential, handed: Handed | None = None) -> None:
-        """handed: what another process was, that this one goes on with."""
+        """handed: the mount of another process that this one takes over."""
         self._plan = plan
         self._handed = handed
         self._generation = handed.generation if handed else 0
         self._survival: Survival | None = None
         self._leaving: Callable[[], Handed] | None = None
-        self.successor: Handed | None = None  # what goes on when run() has ended
-        self.is_left = False  # in a process that the supervisor starts
+        self.successor: Handed | None = None  # the next process, when run() has ended
+        self.is_left = False  # the supervisor starts the next process
         self._credential = credential
         self._grant = Grant(credential)
         self._transport = transport_of(
@@ -110,7 +110,7 @@ class MountedClient:
                 finally:
                     if self._leaving is None:
                         with trio.CancelScope(shield=True):
-                            await meta.close()  # a session left behind would delay a recovery
+                            await meta.close()  # a session that stays open would delay a recovery
                 tasks.cancel_scope.cancel()
             if self._leaving is not None:
                 self._hand_over(self._leaving())
@@ -118,7 +118,7 @@ class MountedClient:
         self._log.info("unmounted", mountpoint=self._plan.mountpoint)
 
     def _hand_over(self, handed: Handed) -> None:
-        signal.signal(RESTART, signal.SIG_IGN)  # until the next program listens
+        signal.signal(RESTART, signal.SIG_IGN)  # until the next program handles it
         self.successor = replace(handed, mountpoint=self._plan.mountpoint)
         self._log.info("handed over", files=len(handed.files.handles))
 
@@ -166,7 +166,7 @@ class MountedClient:
         return await self._connect(address, HelloFields("meta", self._node, session=session))
 
     async def _connect(self, address: str, hello: HelloFields) -> FrameStream:
-        """To a metaserver."""
+        """Connects to a metaserver."""
         if self._is_refused:
             self._read_key_again()
         own = replace(hello, key=self._credential.id)
@@ -176,7 +176,7 @@ class MountedClient:
         )
 
     def _read_key_again(self) -> None:
-        """An administrator may have put a new key into the file of the one that is refused."""
+        """Reads the key file again: an administrator may have replaced a refused key."""
         try:
             credential = load_credential(self._plan.options.key_file)
         except ConfigError:
@@ -187,7 +187,7 @@ class MountedClient:
             self._grant.renew(credential)
 
     async def _connect_data(self, address: str, hello: HelloFields) -> FrameStream:
-        """To a storage server."""
+        """Connects to a storage server."""
         own = replace(hello, key=self._credential.id)
         secret = await self._grant.data_key(hello.session)
         return await connect(
@@ -250,7 +250,7 @@ class MountedClient:
         if self._handed is None:
             sealed = self._plan.options.sealed
             return (await self._grant.find_root(self._plan.source.path, sealed=sealed)).ino
-        await self._grant.know()  # the directory may have another name by now
+        await self._grant.know()  # the directory may have been renamed
         return self._handed.root_ino
 
     async def _take_over(
@@ -269,8 +269,8 @@ class MountedClient:
     def _outlive(
         self, root_ino: int, meta: MetaClient, datapath: Datapath, taken: Handed | None
     ) -> None:
-        """If this process is killed; and if it follows one that was: what the kernel keeps of open
-        files nobody answers for."""
+        """Prepares for the case that this process is killed. If it follows a killed one, has the
+        kernel drop what it caches of files that were open."""
         if taken is not None and taken.is_killed:
             datapath.names.lease_drop(0, (*taken.files.opens(), *taken.unclean), LEASE_READER)
         if self._survival is not None:
@@ -278,7 +278,7 @@ class MountedClient:
             self._survival.tell(told, meta.core.session)
 
     async def _start_recalls(self, meta: MetaClient, tasks: trio.Nursery) -> None:
-        """What is opened before leases are granted is not cached: wait a little for them."""
+        """Waits a little for leases: files that are opened before are not cached."""
         log = Log("recalls").warning
         recalls = self._recalls = RecallConnection(meta, self._connect_recall, self._recalled, log)
         tasks.start_soon(recalls.run)
@@ -366,7 +366,7 @@ class MountedClient:
             raise
 
     async def _announce(self, reporter: Reporter, meta: MetaClient) -> None:
-        """The first request through the whole path proves that the mount serves."""
+        """Proves by a request through the mount that it serves, then reports READY."""
         plan = self._plan
         try:
             await trio.to_thread.run_sync(
@@ -410,7 +410,7 @@ class MountedClient:
         )
 
     async def _run_fuse(self, fuse: FuseSession) -> None:
-        """An end of pyfuse3 that nobody asked for ends the mount."""
+        """Runs pyfuse3. If it ends by itself, the mount ends."""
         try:
             await fuse.run()
         except OSError as error:
@@ -440,7 +440,7 @@ class MountedClient:
             self._ended.set()
 
     async def _restart(self, meta: MetaClient, operations: Operations) -> bool:
-        """Whether the mount can go on in another process; False: this one does."""
+        """Prepares a restart. True: another process takes over; False: this one goes on."""
         datapath, files = self._datapath, self._files
         assert datapath is not None and files is not None
         self._log.info("restart: handing over")
@@ -456,8 +456,9 @@ class MountedClient:
         return True
 
     async def _leave(self, meta: MetaClient, operations: Operations) -> bool:
-        """For a supervisor that waits for this process to end. What cannot be handed over for long
-        ends by its SIGKILL, and goes on as after any. False: the mount is to end."""
+        """Leaves the mount to a supervisor that waits for this process to end. If the handover
+        takes too long, SIGKILL ends the process, and the mount goes on as after any other. False:
+        the mount shall end."""
         if self._survival is None or not self._survival.is_service:
             return False
         with trio.move_on_after(LEAVE_TIMEOUT_S):
@@ -496,7 +497,7 @@ class MountedClient:
             self._data.map_changed(cluster_map)
 
     def _refused(self, why: str) -> None:
-        """The key is good no more: nothing is believed, nothing waits, as long as that is so."""
+        """The key is no longer valid: while that is so nothing is cached, and nothing waits."""
         if not self._is_refused:
             self._is_refused = True
             what = "this mount is refused: unmount it, or put a new key into its key file"
@@ -571,14 +572,14 @@ class MountedClient:
     # ---- down ---------------------------------------------------------------------------------
 
     async def _close(self, fuse: FuseSession, datapath: Datapath, files: FileSystem) -> None:
-        """Nothing can come from the kernel any more: drain what is dirty."""
+        """The kernel can send no more requests: drains dirty bytes."""
         fuse.stop()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(datapath.mounting.stop, int(DRAIN_TIMEOUT_S * 1000))
             files.closer.flush()
 
     def _metrics(self, operations: Operations, datapath: Datapath) -> AbstractContextManager[Run]:
-        """The metrics endpoint for as long as the mount serves, if one is wanted."""
+        """The metrics endpoint while the mount serves, if one is configured."""
         config, is_patient = self._plan.config, self._generation > 0
         if not config.metrics_listen:
             return nullcontext(run_without_metrics)

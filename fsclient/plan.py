@@ -1,4 +1,4 @@
-"""What a mount was asked for, and what its options come to."""
+"""What a mount is to be, and the values that follow from its options."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -23,8 +23,8 @@ AHEAD_PART: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was asked for. source_text is shown in the table of mounts. config: client.toml, and
-    options of former releases that override it."""
+    """A mount to make. source_text: shown in the table of mounts. config: client.toml, and options
+    of former releases that override it."""
 
     source: Source
     source_text: str
@@ -34,36 +34,36 @@ class Plan:
 
 
 def written_bytes_max(mib: int) -> int:
-    """Of what was written and is on its way, or held until it is durable."""
+    """The most bytes that are written and in flight, or held until they are durable."""
     return min(mib << 20, max(WRITTEN_MIN, memory_bytes() // WRITTEN_PART))
 
 
 def prefetches(options: MountOptions) -> bool:
-    """Whether anything may be opened or read before a program asks for it."""
+    """Whether files may be opened or read before a program does so."""
     return options.prefetch == "auto"
 
 
 def prefetched_bytes_max(options: MountOptions) -> int:
-    """The bytes that may lie in this process's memory before a program has asked for them."""
+    """The most bytes that may be in this process's memory before a program reads them."""
     bytes_max = min(options.read_mib << 20, memory_bytes() // AHEAD_PART)
     return bytes_max if prefetches(options) else 0
 
 
 def may_fill_pages(options: MountOptions) -> bool:
-    """Whether bytes may be put into the kernel's pages before a program asks for them: such pages
-    count for this process's control group, not for the program's."""
+    """Whether the kernel's pages may be filled before a program reads them: such pages count for
+    this process's control group, not for the program's."""
     return prefetches(options) and not memory_is_limited()
 
 
 def set_prefetch(datapath: Datapath, options: MountOptions) -> None:
-    """Tells lanes what they may fetch before a program asks."""
+    """Tells lanes what they may fetch before a program reads it."""
     datapath.io.prefetch(prefetched_bytes_max(options), may_fill_pages(options))
 
 
 async def rest_memory(io: IoPort, options: MountOptions) -> None:
-    """Gives back buffers that nobody needed lately, but for those that stay ready, and makes what
-    is missing of those; gives back all that are not in use where memory is short. In a thread, as
-    fresh pages take their time."""
+    """Frees buffers that were not used lately, except those that stay ready, and makes missing ones
+    of those; frees all unused ones when memory is short. It works in a thread, as new pages take
+    time."""
 
     def rest() -> None:
         is_short = memory_is_short()

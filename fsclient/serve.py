@@ -1,7 +1,7 @@
-"""The process around one mount: it begins in the foreground or the background, mounts anew or goes
-on with what another process left, and its end is an exit code, a successor, or a sentence.
+"""The process of one mount: it starts in the foreground or the background, mounts anew or takes
+over a mount from another process, and ends with an exit code, a next process, or an error.
 
-Not here: the parts of the mount and their order (fsclient.mount).
+The parts of the mount and their order are in fsclient.mount.
 """
 
 import os
@@ -35,27 +35,28 @@ from .syslog_stream import SyslogStream
 
 
 def place_of(directory: str) -> str:
-    """Where that is. Of a mount that this process goes on with, as it is written: nobody serves it
-    yet, so nothing may look at it."""
+    """The absolute path of a directory, without links. For a mount that this process takes over it
+    is used as written: nobody serves that mount yet, so nothing may access it."""
     fd_store.claim(handover.VERSION)
     return directory if handover.is_taking() else os.path.realpath(directory)
 
 
 def is_next_process() -> bool:
-    """Whether this process goes on with a mount of another one."""
+    """Whether this process takes over a mount from another one."""
     return handover.is_taking()
 
 
 def tell_system(error: BraidError) -> None:
-    """Why this process cannot go on with a mount: a keeper started it, and no terminal shows it."""
+    """Logs why this process cannot take over a mount: no terminal shows it."""
     start_logging("info", stream=cast(TextIO, SyslogStream("braidfs")))
     Log("mount").error("the next process of a mount cannot begin", error=error)
 
 
 def mount(plan: Plan, *, foreground: bool) -> int:
-    """Mount and serve; the exit code. In the background it returns once the mount serves.
+    """Mounts and serves; returns the exit code, in the background once the mount serves.
 
-    Raises ConfigError for what can be seen to be wrong before anything is started."""
+    Raises ConfigError for errors that can be seen before anything is started.
+    """
     if handover.is_check():
         load_credential(plan.options.key_file)
         transport_of(plan.config.tls_settings())
@@ -93,8 +94,8 @@ def _run(
     in_background: bool,
     handed: Handed | None = None,
 ) -> None:
-    """One mount from start to end; whatever fails before READY is told to the reporter. When the
-    mount is handed over this process becomes another program and does not return, or leaves it to
+    """One mount from start to end; failures before READY go to the reporter. When the mount is
+    handed over, this process becomes another program and does not return, or leaves the mount to
     the supervisor."""
     log = Log("mount")
     try:

@@ -1,1 +1,1 @@
-"""Leases: what this client may believe without asking, and how it gives that up."""
+"""Leases: what this client may cache, and how it gives that up."""

@@ -1,8 +1,8 @@
-"""The connection that recalls come by: made when the session is there, and again when it ends.
+"""The connection for recalls: made when the session is open, and again when it ends.
 
-It carries nothing but RECALL, and word that the cluster map changed, from the metaserver, so that
-a recall never waits behind replies that wait for it (rule 6). Without it the metaserver grants no
-lease.
+It has only RECALL messages, and word that the cluster map changed, from the metaserver, so that a
+recall never waits behind replies that wait for it (rule 6). Without it the metaserver grants no
+lease. Touched by the client's trio thread only.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ class Stream(Protocol):
 
 
 class Session(Protocol):
-    """The session that the recalls are for; wanted: leases are granted to it."""
+    """The session of the recalls. wanted: leases are granted to it."""
 
     @property
     def number(self) -> int: ...
@@ -50,7 +50,7 @@ class RecallConnection:
         self._recalled = recalled
         self._log = log
         self.connection_count = 0
-        self.is_up = trio.Event()  # it has been, once
+        self.is_up = trio.Event()  # set at the first connection
         self._serving = trio.CancelScope()
 
     async def run(self) -> None:
@@ -66,7 +66,7 @@ class RecallConnection:
             await trio.sleep(min(delay_s, RETRY_S_MAX))
 
     def again(self) -> None:
-        """The session's own connection had to be made again: this one may be as dead."""
+        """The session's own connection was made anew: this one may be dead, too."""
         self._serving.cancel()
 
     async def _serve(self) -> None:

@@ -1,11 +1,11 @@
-"""Names that the process before this one told the kernel, in directories still leased.
+"""Names that the kernel cached from the former process, in directories that are still leased.
 
-A client that goes on with a mount (docs/decisions/0032, 0034) knows the leases, or hears of them
-by a recall, but not which names the kernel believes under them. So for as long as those may be
-believed, the first recall of a directory's names has the kernel ask again for each name that is
-there; one that is not there is believed for ABSENT_S at most, which is waited for. Nothing that is
-mounted below, or in use, is touched by it (docs/decisions/0055-names-expire.md).
-Touched by the client's trio thread only.
+A client that takes over a mount (docs/decisions/0032, 0034) knows the leases, or learns of them by
+a recall, but does not know which names the kernel caches under them. So as long as these may be
+cached, the first recall of a directory's names has the kernel look up again each name that exists;
+an absent name is cached for ABSENT_S at most, which is waited for. Nothing that is mounted below,
+or in use, is affected (docs/decisions/0055-names-expire.md). Touched by the client's trio thread
+only.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class FormerNames:
         self._expired: set[int] = set()
 
     def follow(self, lease_s: float) -> None:
-        """Another process told the kernel until now, and nothing for longer than that."""
+        """Another process answered the kernel until now, with times of at most lease_s."""
         self._since = trio.current_time()
         self._until = self._since + lease_s
 
@@ -49,7 +49,7 @@ class FormerNames:
         return trio.current_time() < self._until
 
     async def expire(self, directory: int) -> None:
-        """Before the lease on its names is given up. Does nothing when there are none."""
+        """Expires the names before their lease is given up. Does nothing when there are none."""
         if not self.are_believed or directory in self._expired:
             return
         await trio.sleep_until(self._since + ABSENT_S)

@@ -2,13 +2,12 @@
 
     waiting → masked → draining → forgotten → returned     exclusive leases
     waiting → masked → forgotten → returned                 shared leases, or nothing is held
-    waiting → telling size → returned                       a question for the size
+    waiting → telling size → returned                       only the size is demanded
     … → failed → returned                                   something was lost, or the client stops
     … → abandoned                                           the client stops before it gave up
 
-No state is entered twice, so a history is short. What happens beside the states is a mark on the
-state in which it happened. Touched by the client's trio thread only. Not here: the work itself
-(fsclient.leases.recalls).
+No state is entered twice, so a history is short. Other events are marks on the state in which they
+happened. Touched by the client's trio thread only. The work itself is in fsclient.leases.recalls.
 """
 
 from enum import Enum, unique

@@ -1,18 +1,18 @@
-"""Giving leases up: when the metaserver recalls them, when they end, when the session is lost.
+"""Gives leases up: when the metaserver recalls them, when they end, when the session is lost.
 
-A recall is worked on by a task of its own: wait for the grant that it speaks of; drain and commit
-what only this client knows, forget and make the kernel forget, all at once; then, when nothing may
-begin any more, what came meanwhile; then return the lease. The kernel is
-told by native notifier threads, which may have to wait for a directory's lock or a locked page
-(rule 6). That is bounded: a directory's lock is waited for NAMES_WAIT_S, because who holds it may
-wait for another client that waits for us; the kernel is told as soon as it is free. Pages locked by
-reads and writes that wait for this very lease are not waited for, others up to PAGES_WAIT_S.
-Recalls of shared leases that come together, as they do when the metaserver asks for the oldest of
-too many back, are worked on by one task and returned together.
-Reads and writes of the file go on while its lease is recalled and not yet returned
-(`recalling`); the pages that they leave are invalidated one by one (native), before the return.
-Touched by the client's trio thread only. How far a recall is: fsclient.leases.recall_progress. The
-connection that recalls come by: fsclient.leases.connection.
+A task works on each recall. It waits for the grant to which the recall refers; then, all at once,
+it drains and commits what only this client knows, drops cached state, and has the kernel do so;
+when no new reads or writes may begin, it does the same for what came meanwhile; then it returns the
+lease. Native notifier threads tell the kernel; they may have to wait for a directory's lock or a
+locked page (rule 6). This wait is bounded: for a directory's lock it is NAMES_WAIT_S, because the
+lock's holder may wait for another client that waits for us; the kernel is told as soon as the lock
+is free. Pages locked by reads and writes that wait for this same lease are not waited for, others
+up to PAGES_WAIT_S. Recalls of shared leases that come together, as they do when the metaserver
+recalls the oldest of too many, are handled by one task and returned together. Reads and writes of
+the file go on while its lease is recalled and not returned yet (`recalling`); native invalidates
+the pages that they leave one by one, before the return. Touched by the client's trio thread only.
+fsclient.leases.recall_progress says how far a recall is; fsclient.leases.connection is the
+connection for recalls.
 """
 
 from collections import defaultdict, deque
@@ -64,19 +64,19 @@ class Metaserver(FormerMetaserver, Protocol):
 
 
 class Tokens(Protocol):
-    """Waiting for the lanes: fsclient.fs.drains.Drains."""
+    """Waits for notifications: fsclient.fs.drains.Drains."""
 
     async def notified(self, start: Callable[[int], object], timeout_s: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """What else is to be given up with a lease. settle(ino): written bytes to the targets, size and
-    time to the metaserver, and nothing is under way any more; publish(ino): the most of it, both at
-    once. tell_size(ino): only what is known of them. give_back(ino): the names of a directory are
-    exclusive no longer. forget(ino, bits): whatever is remembered of the inode
-    under these bits. close(ino): if nobody has it open any more, the metaserver is told now.
-    single(ino): what is held by its directory becomes leases of its own; single_all(): of all."""
+    """What is given up with a lease. settle(ino): sends written bytes to the targets, size and time
+    to the metaserver, and waits until nothing is in flight; publish(ino): does most of that, both
+    at once. tell_size(ino): only commits what is known of size and time. give_back(ino): ends the
+    delegation of a directory. forget(ino, bits): drops what is cached of the inode under these
+    bits. close(ino): sends a CLOSE now, if nobody has the inode open any more. single(ino): turns
+    what is held by the directory's grant into leases; single_all(): of all files."""
 
     settle: Callable[[int], Awaitable[None]]
     publish: Callable[[int], Awaitable[None]]
@@ -89,7 +89,7 @@ class Caches:
 
 
 class _Unsent:
-    """The limit of a recall in work: everything is masked."""
+    """The limit of a recall whose return is not sent yet: everything is masked."""
 
     __slots__ = ("request_id",)
 
@@ -113,30 +113,30 @@ class Recalls:
         self._tokens = tokens
         self._caches = caches
         self._log = log
-        self._in_work: dict[int, RecallProgress] = {}  # by number
+        self._in_work: dict[int, RecallProgress] = {}  # by the number of the recall
         self.ended: deque[RecallProgress] = deque(maxlen=ENDED_KEPT)  # the newest at the end
         self._turns = Turns()
         self.former = FormerNames(names, meta, log)
         self.recall_count = 0
         self.late_count = 0  # recalls whose names the kernel did not forget in time
         self._lapsed = False
-        # Takes what lanes have told: a file that was closed a moment ago is open no longer.
+        # Takes events of the lanes: a file that was closed a moment ago is not open any more.
         self.listen: Callable[[], None] = lambda: None
 
     async def give_up(self, inos: Sequence[int]) -> None:
-        """META and DATA of these files, which nobody has asked for."""
+        """Gives up META and DATA of these files, without a recall."""
         recalls = [RecallProgress(RecallItem(0, ino, LEASE_READER, 0, 0)) for ino in inos]
         async with trio.open_nursery() as nursery:
             await self._work_together(recalls, nursery)
 
     def tell_open(self, ino: int) -> None:
-        """Lanes opened it by its directory's grant, of which the metaserver has heard nothing."""
+        """Lanes opened the file by its directory's grant: tells the metaserver."""
         self._return([ReturnItem(ino, 0, 0, is_open=True)])
 
     # ---- recalls ------------------------------------------------------------------------------
 
     def start(self, items: tuple[RecallItem, ...], nursery: trio.Nursery) -> None:
-        """Work on these recalls; those in work already are."""
+        """Starts tasks for these recalls, except those that have one."""
         self.listen()
         together: list[RecallProgress] = []
         for item in items:
@@ -155,24 +155,24 @@ class Recalls:
             nursery.start_soon(self._work_together, together, nursery)
 
     def in_work(self) -> tuple[RecallProgress, ...]:
-        """All that the metaserver waits for."""
+        """The recalls that the metaserver waits for."""
         return tuple(self._in_work.values())
 
     def _end(self, one: RecallProgress) -> None:
-        """Nobody works on it any more."""
+        """The work on the recall has ended."""
         if not one.has_ended:
             one.enter(RecallState.ABANDONED)
         self._in_work.pop(one.item.recall, None)
         self.ended.append(one)
 
     def _is_light(self, item: RecallItem) -> bool:
-        """What is to be given up is only forgotten: nothing is drained for it."""
+        """Whether the leases need no draining: their state is only dropped."""
         held = item.flags | self._leases.table.held(item.ino)
         is_shared = not held & (LEASE_EXCLUSIVE_ALL | LEASE_ENTRIES)
         return bool(item.flags) and is_shared and not self._leases.using.is_open(item.ino)
 
     async def _work_together(self, recalls: list[RecallProgress], nursery: trio.Nursery) -> None:
-        """Those that are light no more when their grants have come are worked on one by one."""
+        """Handles light recalls together, except those that are not light any more."""
         try:
             for one in recalls:
                 await self._meta.answered(one.item.granted_by)
@@ -204,7 +204,8 @@ class Recalls:
             self._end(one)
 
     async def _answer(self, one: RecallProgress) -> None:
-        """One after another for each inode: an answer ends every recall that asked for less."""
+        """Answers one recall. Those of one inode are answered in turn: an answer also ends earlier
+        recalls that demanded less."""
         if one.item.flags:
             await self._give_up([one])
         else:
@@ -221,8 +222,8 @@ class Recalls:
         one.enter(RecallState.RETURNED)
 
     async def _give_up(self, recalls: Sequence[RecallProgress]) -> None:
-        """Of several inodes: shared leases only. Masked from the beginning until the return is
-        sent, then up to its id."""
+        """Gives up leases; of several inodes only shared ones. Grants are masked from the beginning
+        until the return is sent, then up to its id."""
         leases = self._leases
         unsent = _Unsent()
         lost: dict[RecallProgress, int] = {}
@@ -231,14 +232,14 @@ class Recalls:
             self._caches.single(item.ino)
             leases.leaving.begin(item.ino)
             lost[one] = leases.table.give_up(item.ino, item.flags, unsent)
-            if self.former.are_believed:  # a process that was killed told nobody what it held
+            if self.former.are_believed:  # a killed process could not report what it held
                 lost[one] |= item.flags & LEASE_SHARED_ALL
             leases.table.give_up(item.ino, item.flags, KnownLimit(max(1, item.limit)))
             one.enter(RecallState.MASKED)
         try:
             await self._drop({one: bits for one, bits in lost.items() if bits})
             _enter_all(recalls, RecallState.FORGOTTEN)
-        except FsError as error:  # whoever wrote learns of it at fsync or close
+        except FsError as error:  # the writer learns of it at fsync or close
             self._log(f"what was written to inode {items[0].ino} is lost: {error}")
         finally:
             failed = [one for one in recalls if one.state is not RecallState.FORGOTTEN]
@@ -277,10 +278,10 @@ class Recalls:
         for ino in written:
             await self._caches.settle(ino)
         if any(lost[one] & LEASE_DATA for one in passed):
-            await self._tell_kernel(passed, 0)  # the pages that they left
+            await self._tell_kernel(passed, 0)  # invalidates the pages that they left
 
     async def _publish(self, ino: int) -> None:
-        """What fails is told by whoever tries again: settle()."""
+        """Publishes written bytes. settle() tries again what fails, and reports it."""
         with suppress(FsError):
             await self._caches.publish(ino)
 
@@ -290,7 +291,7 @@ class Recalls:
                 await self._tell_kernel(recalls, facets)
 
     def _end_recalling(self, ino: int, lost: int) -> bool:
-        """True: reads or writes went on meanwhile."""
+        """Ends `recalling` for these bits. True: reads or writes went on meanwhile."""
         left = self._leases.recalling.get(ino, 0) & ~lost
         if left:
             self._leases.recalling[ino] = left
@@ -316,8 +317,8 @@ class Recalls:
     # ---- the end of all leases ----------------------------------------------------------------
 
     async def watch_end(self, clock: Callable[[], float]) -> None:
-        """Leases that were not renewed end: the kernel's pages with them, before others change
-        them (rule 11). Names and attributes have their times in the kernel."""
+        """Watches for leases that end because they were not renewed: the kernel drops its pages
+        before others change them (rule 11). Names and attributes have their times in the kernel."""
         while True:
             await trio.sleep(LAPSE_TICK_S)
             ended = self._leases.is_on and clock() >= self._leases.table.until
@@ -329,17 +330,17 @@ class Recalls:
             self._lapsed = ended
 
     def restarted(self) -> None:
-        """Another metaserver took over: it was told the exclusive leases, is told others before it
-        grants anything; what was held by a directory is held by itself. Attributes end: some
-        changes of them ask nobody, and tell afterwards, which may not have come to be. Recalls in
-        work go on; what they have not returned yet is told as held."""
+        """The metaserver was restarted. It has been told of the exclusive leases, and will be told
+        of others before it grants anything; what was held by directory grants becomes leases. META
+        leases end: changes of attributes that are reported later may have failed. Recalls that are
+        not returned go on, and their leases are reported as held."""
         self._mark_all(RecallMark.RESTARTED)
         self._caches.single_all()
         self._forget(self._leases.table.end(LEASE_META))
 
     def restorable(self, opened: Iterable[int]) -> Iterator[LeaseRestore]:
-        """The leases to tell it of: all on these inodes, and the youngest others. What is left out
-        is held no longer."""
+        """The leases to report to it: all on these inodes, and the latest others. Those that are
+        left out are given up."""
         shared = self._leases.table.shared()
         first = dict.fromkeys(ino for ino in opened if ino in shared)
         others = [ino for ino in shared if ino not in first]
@@ -350,11 +351,11 @@ class Recalls:
             yield LeaseRestore(batch)
 
     def lost(self, inos: Iterable[int] | None) -> None:
-        """Nothing is held of these inodes any more; None: of none that is not held exclusively."""
+        """Drops the shared leases on these inodes; None: on all that are not held exclusively."""
         self._forget(self._leases.table.end(LEASE_SHARED_ALL, inos))
 
     def evicted(self) -> None:
-        """The session is lost, with every lease."""
+        """The session was evicted, with every lease."""
         self._mark_all(RecallMark.SESSION_LOST)
         self._caches.single_all()
         self._forget(self._leases.table.clear())
@@ -378,8 +379,7 @@ def _enter_all(recalls: Iterable[RecallProgress], state: RecallState) -> None:
 
 
 def _by_facets(lost: dict[K, int]) -> dict[int, list[K]]:
-    """Inodes, or their recalls, by the facets that are lost, as the kernel and the lanes are told
-    of them."""
+    """Groups inodes, or their recalls, by the facets that are lost."""
     groups = defaultdict(list)
     for one, bits in lost.items():
         groups[bits & LEASE_SHARED_ALL].append(one)

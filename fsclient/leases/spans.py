@@ -1,4 +1,4 @@
-"""Inodes on which something is going on that others wait for the end of."""
+"""Spans of time, and turns, on inodes, for tasks that wait. Touched by the trio thread only."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -7,7 +7,7 @@ import trio
 
 
 class Spans:
-    """Several may be open on one inode; wait() ends when none is."""
+    """Spans of time on inodes. Several may be open on one inode; wait() returns when none is."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[int, trio.Event]] = {}
@@ -40,13 +40,13 @@ class Spans:
 
 
 class Turns:
-    """One at a time on each inode, in order of arrival."""
+    """Turns on inodes: one task at a time on each, in order of arrival."""
 
     def __init__(self) -> None:
         self._locks: dict[int, tuple[int, trio.StrictFIFOLock]] = {}
 
     def take_now(self, ino: int) -> bool:
-        """Without waiting; False: somebody else's turn. To be given back by the same task."""
+        """Takes the turn without waiting; False: another task has it. The same task returns it."""
         if ino in self._locks:
             return False
         lock = trio.StrictFIFOLock()

@@ -1,13 +1,14 @@
 """Which leases this session holds, as a plain table: no I/O, no clock, no task of its own.
 
-Grants are the LEASE_* bits of attribute records. They only ever add: what is given up is taken out
-here at once, together with a *mask*: grants of these bits in replies to requests up to a limit
-count no more, because such a reply may have been overtaken (docs/INTERFACES.md, section 7). A limit
-is the id of a request that may still have to be sent; until it is, every grant is masked.
+Grants are the LEASE_* bits of attribute records, which only add leases. A lease that is given up is
+removed here at once, and a *mask* is added: grants of its bits in replies to requests up to a limit
+do not count any more, because such a reply may have been overtaken (docs/INTERFACES.md, section 7).
+A limit is the id of a request that may not have been sent yet; until it is, every grant is masked.
 
-All leases of a session end together, `until`: they are renewed together, counted from when the
-renewal left (rule 11); one granted since then lasts longer in truth, which is not used.
-Invariant: a bit that is held is one that the metaserver counts for this session, or has ended.
+All leases of a session end together, at `until`: they are renewed together, counted from when the
+renewal was sent (rule 11); one that was granted since lasts longer, which is not used. Invariant:
+the metaserver counts every bit that is held here for this session, or the bit has ended. Touched by
+the client's trio thread only.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from fscommon.layout.attributes import LEASE_EXCLUSIVE_ALL, LEASE_EXCLUSIVE_SHIF
 
 
 class Limit(Protocol):
-    """A request; 0: it has not been sent."""
+    """A request with its id; 0: it has not been sent."""
 
     @property
     def request_id(self) -> int: ...
@@ -40,7 +41,7 @@ class _Mask:
         return not self.limit.request_id or request_id <= self.limit.request_id
 
     def adds_to(self, later: "_Mask") -> bool:
-        """It hides something that the other, which was made after it, does not."""
+        """Whether it hides something that the later mask does not."""
         if self.flags & ~later.flags or not self.limit.request_id:
             return True
         return not later.hides(self.limit.request_id)
@@ -56,11 +57,11 @@ class LeaseTable:
         return len(self._held)
 
     def held(self, ino: int) -> int:
-        """The bits held on ino, whether or not they have run out."""
+        """The bits held on ino, ended or not."""
         return self._held.get(ino, 0)
 
     def holds(self, ino: int, flags: int, now: float) -> bool:
-        """All these bits are held and have not run out."""
+        """Whether all these bits are held and have not ended."""
         return now < self.until and self._held.get(ino, 0) & flags == flags
 
     def granted(self, ino: int, flags: int, request_id: int) -> int:
@@ -76,8 +77,8 @@ class LeaseTable:
         return flags & ~held
 
     def give_up(self, ino: int, flags: int, limit: Limit) -> int:
-        """These bits are held no longer, whatever replies up to the limit say. A shared bit takes
-        its exclusive one along. Returns what had been held."""
+        """Gives up these bits, whatever replies up to the limit say. A shared bit takes its
+        exclusive one along. Returns what was held."""
         flags |= (flags & LEASE_SHARED_ALL) << LEASE_EXCLUSIVE_SHIFT
         mask = _Mask(flags, limit)
         former = self._masks.get(ino, ())
@@ -91,19 +92,19 @@ class LeaseTable:
         return held & flags
 
     def single(self, ino: int, flags: int) -> None:
-        """What was held by the inode's directory is held by itself."""
+        """What was held by the directory's grant becomes leases of the inode."""
         self._held[ino] = self._held.get(ino, 0) | flags
 
     def forget(self, ino: int) -> None:
-        """The inode is no more, or nobody here will use it again. To hold less than the metaserver
-        counts is always right."""
+        """The inode was removed, or nobody here will use it again. To hold less than the metaserver
+        counts is always correct."""
         self._held.pop(ino, None)
 
     def renewed(self, sent_at: float, lease_s: float) -> None:
         self.until = max(self.until, sent_at + lease_s)
 
     def prune(self, answered: int) -> None:
-        """Every request up to that id has been answered: masks below it hide nothing more."""
+        """Every request up to that id has been answered: masks up to it hide nothing any more."""
         for ino in list(self._masks):
             kept = [mask for mask in self._masks[ino] if mask.hides(answered + 1)]
             if kept:
@@ -116,12 +117,12 @@ class LeaseTable:
         return sum(map(len, self._masks.values()))
 
     def shared(self) -> dict[int, int]:
-        """The inodes of which nothing is held exclusively, those that came last at the end."""
+        """The inodes without exclusive leases, and their bits; the latest are at the end."""
         return {ino: bits for ino, bits in self._held.items() if not bits & LEASE_EXCLUSIVE_ALL}
 
     def end(self, flags: int, inos: Iterable[int] | None = None) -> dict[int, int]:
-        """These bits ended without a word on such inodes, on all (None) or these of them. Returns
-        what was held of them."""
+        """Ends these bits of inodes without exclusive leases, of all (None) or these, without a
+        return. Returns what was held."""
         shared = self.shared()
         chosen = shared if inos is None else [ino for ino in inos if ino in shared]
         ended = {ino: shared[ino] & flags for ino in chosen if shared[ino] & flags}
@@ -132,21 +133,21 @@ class LeaseTable:
         return ended
 
     def drop_shared(self) -> dict[int, int]:
-        """Leases ended without a word: only exclusive ones stay, which nobody else gets before this
-        session was evicted. Returns what was held."""
+        """The leases were not renewed: only exclusive ones stay, which nobody else gets before this
+        session is evicted. Returns what was held."""
         dropped = self._held
         self._held = {ino: bits for ino, bits in dropped.items() if bits & LEASE_EXCLUSIVE_ALL}
         return dropped
 
     def clear(self) -> dict[int, int]:
-        """The session is gone. Returns what was held."""
+        """The session has ended. Returns what was held."""
         dropped, self._held = self._held, {}
         self._masks.clear()
         self.until = 0.0
         return dropped
 
     def rows(self) -> tuple[tuple[int, int], ...]:
-        """All that is held: inodes and bits."""
+        """All inodes with their bits."""
         return tuple(self._held.items())
 
     def with_bits(self, flags: int) -> tuple[int, ...]:

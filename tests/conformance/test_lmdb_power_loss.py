@@ -225,7 +225,7 @@ def test_a_store_that_never_syncs_is_caught(tmp_path: Path) -> None:
     for point in range(len(events) // 2, len(events) - 1, len(events) // 60):
         disk.advance(point)
         try:
-            found = read_store(tmp_path / "cut", disk.cut(chance))
+            found = read_store(tmp_path / "cut", disk.cut(chance), disk.length)
             caught += found not in expected[disk.commits : disk.commits + 2]
         except Exception:
             caught += 1

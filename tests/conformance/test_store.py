@@ -181,7 +181,9 @@ def test_lmdb_on_a_disk_that_others_fill(small_disk: Path) -> None:
 
 def _stored(directory: Path, key: bytes) -> bytes:
     with lmdb.open(str(directory)) as environment, environment.begin() as transaction:
-        return bytes(transaction.get(key))
+        stored = transaction.get(key)
+        assert stored is not None
+        return bytes(stored)
 
 
 def _overwrite(directory: Path, key: bytes, value: bytes) -> None:

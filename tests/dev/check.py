@@ -18,7 +18,14 @@ from tests.dev.steps import ROOT, StepError, console, quiet_step, tool
 STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
 CLANG_FORMAT = "clang-format-14"  # each version has rules of its own
 PROGRAMS = ("fscommon", "fsclient", "metaserver", "storageserver")
-TESTS = ("tests.cluster", "tests.dev", "tests.unit")
+TESTS = (
+    "tests.cluster",
+    "tests.conformance",
+    "tests.dev",
+    "tests.model",
+    "tests.unit",
+    "tests.wire",
+)
 
 
 def check() -> bool:

@@ -65,10 +65,10 @@ class Names:
     If the number of a file is unknown, the first lookup of the file reveals it.
     """
 
-    def initial(self) -> Hashable:
+    def initial(self) -> _Names:
         return frozenset()
 
-    def after(self, state: _Names, argument: Any, result: Any) -> Hashable | None:
+    def after(self, state: _Names, argument: Any, result: Any) -> _Names | None:
         if isinstance(argument, Lookup) and isinstance(result, int):
             state = _told(dict(state), argument.name, result)
         wanted, changed = _name_step(dict(state), argument)

@@ -65,10 +65,10 @@ def _write(side: Side, name: str, at: int, length: int, byte: int) -> object:
         os.close(fd)
 
 
-def _truncate(side: Side, name: str, size: int) -> object:
+def _truncate(side: Side, name: str, size: int) -> None:
     fd = side.open(name)
     try:
-        return os.ftruncate(fd, size)
+        os.ftruncate(fd, size)
     finally:
         os.close(fd)
 
@@ -105,10 +105,10 @@ def _anew(side: Side, source: str, sink: str) -> object:
     return _copy(side, source, 0, sink, 0, 2 * SIZE_MAX)
 
 
-def _sync(side: Side, name: str) -> object:
+def _sync(side: Side, name: str) -> None:
     fd = side.open(name)
     try:
-        return os.fsync(fd)
+        os.fsync(fd)
     finally:
         os.close(fd)
 

@@ -28,14 +28,17 @@ from tests.model.file_models import (
     TryLock,
     Unlink,
 )
-from tests.model.linearizability import NEVER, UNKNOWN, Operation, TooHardError, check
+from tests.model.linearizability import NEVER, UNKNOWN, Model, Operation, TooHardError, check
+
+Row = tuple[int, float, float, Any, Any]
+Histories = dict[str, tuple[Model, list[Row]]]
 
 
-def history(*rows: tuple[int, float, float, Any, Any]) -> list[Operation]:
+def history(*rows: Row) -> list[Operation]:
     return [Operation(*row) for row in rows]
 
 
-GOOD = {
+GOOD: Histories = {
     "nothing": (Names(), []),
     "one after another": (
         Names(),
@@ -103,7 +106,7 @@ GOOD = {
     ),
 }
 
-BAD = {
+BAD: Histories = {
     "two winners of O_EXCL": (
         Names(),
         [(0, 0, 9, Create("a", 1), OK), (1, 1, 8, Create("a", 2), OK)],
@@ -202,7 +205,7 @@ def test_the_search_is_bounded() -> None:
 
 
 def test_names_that_nothing_connects_are_judged_apart() -> None:
-    rows = [(index, 0, 9, Create(f"n{index}", index), OK) for index in range(200)]
+    rows: list[Row] = [(index, 0, 9, Create(f"n{index}", index), OK) for index in range(200)]
     assert len(Names().parts(history(*rows))) == 200
     assert check(history(*rows), Names())
     rows.append((0, 0, 9, Rename("n0", "n1"), OK))
@@ -244,9 +247,10 @@ def _is_an_order(order: Sequence[Operation]) -> bool:
     for index, row in enumerate(order):
         if any(later.answer < row.call for later in order[index + 1 :]):
             return False
-        state = model.after(state, row.argument, row.result)
-        if state is None:
+        following = model.after(state, row.argument, row.result)
+        if following is None:
             return False
+        state = following
     return True
 
 
@@ -266,8 +270,8 @@ def _lived(seed: int, count: int, clients: int) -> list[Operation]:
         kinds = (Create(name, index), Unlink(name), Rename(name, other), Lookup(name))
         argument = rng.choice(kinds)
         results = [OK, "EEXIST", "ENOENT", *(ino for _, ino in state)]
-        result = next(r for r in results if model.after(state, argument, r) is not None)
-        state = model.after(state, argument, result)
+        outcomes = ((result, model.after(state, argument, result)) for result in results)
+        result, state = next((one, after) for one, after in outcomes if after is not None)
         before, after = rng.random() * clients / 2, rng.random() * clients / 2
         rows.append(Operation(index % clients, now - before, now + after, argument, result))
     return rows

@@ -208,7 +208,8 @@ def test_flock_is_changed_by_dropping_it_first() -> None:
         table.ask(whole(one, LockType.WRITE))
     except FsError as error:
         assert error.status is Status.EAGAIN
-    assert table.find_conflict(whole(owner(9, is_flock=True), LockType.WRITE)).owner == two
+    conflict = table.find_conflict(whole(owner(9, is_flock=True), LockType.WRITE))
+    assert conflict is not None and conflict.owner == two
     assert table.ask(whole(two, LockType.WRITE))  # no other owner holds it: it is never released
     assert table.take_events(SessionId(3), ()) == ()
     assert table.ask(whole(one, LockType.NONE))

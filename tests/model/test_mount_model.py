@@ -88,53 +88,52 @@ def _write_at(side: Side, name: str, offset: int, seed: int, length: int) -> obj
         return os.pwrite(file.fileno(), _pattern(seed, length), offset)
 
 
-def _truncate(side: Side, name: str, size: int) -> object:
-    return os.truncate(side.at(name), size)
+def _truncate(side: Side, name: str, size: int) -> None:
+    os.truncate(side.at(name), size)
 
 
-def _unlink(side: Side, name: str) -> object:
-    return side.at(name).unlink()
+def _unlink(side: Side, name: str) -> None:
+    side.at(name).unlink()
 
 
-def _mkdir(side: Side, name: str) -> object:
-    return side.at(name).mkdir()
+def _mkdir(side: Side, name: str) -> None:
+    side.at(name).mkdir()
 
 
-def _rmdir(side: Side, name: str) -> object:
-    return side.at(name).rmdir()
+def _rmdir(side: Side, name: str) -> None:
+    side.at(name).rmdir()
 
 
-def _rename(side: Side, name: str, other: str) -> object:
+def _rename(side: Side, name: str, other: str) -> None:
     side.at(name).rename(side.at(other))
-    return None
 
 
-def _link(side: Side, name: str, other: str) -> object:
-    return os.link(side.at(name), side.at(other), follow_symlinks=False)
+def _link(side: Side, name: str, other: str) -> None:
+    os.link(side.at(name), side.at(other), follow_symlinks=False)
 
 
-def _symlink(side: Side, name: str, other: str) -> object:
-    return side.at(name).symlink_to(other)
+def _symlink(side: Side, name: str, other: str) -> None:
+    side.at(name).symlink_to(other)
 
 
 def _readlink(side: Side, name: str) -> object:
     return os.readlink(side.at(name))
 
 
-def _chmod(side: Side, name: str, mode: int) -> object:
-    return side.at(name).chmod(mode | 0o600 | (0o100 if side.at(name).is_dir() else 0))
+def _chmod(side: Side, name: str, mode: int) -> None:
+    side.at(name).chmod(mode | 0o600 | (0o100 if side.at(name).is_dir() else 0))
 
 
-def _utime(side: Side, name: str, seconds: int) -> object:
-    return os.utime(side.at(name), ns=(seconds, seconds * 1_000_000_007))
+def _utime(side: Side, name: str, seconds: int) -> None:
+    os.utime(side.at(name), ns=(seconds, seconds * 1_000_000_007))
 
 
-def _setxattr(side: Side, name: str, seed: int, length: int) -> object:
-    return os.setxattr(side.at(name), f"user.{seed % 3}", _pattern(seed, length % 500))
+def _setxattr(side: Side, name: str, seed: int, length: int) -> None:
+    os.setxattr(side.at(name), f"user.{seed % 3}", _pattern(seed, length % 500))
 
 
-def _removexattr(side: Side, name: str, seed: int) -> object:
-    return os.removexattr(side.at(name), f"user.{seed % 3}")
+def _removexattr(side: Side, name: str, seed: int) -> None:
+    os.removexattr(side.at(name), f"user.{seed % 3}")
 
 
 def _listdir(side: Side, name: str) -> object:
@@ -170,12 +169,14 @@ def _fd_read(side: Side, slot: int, offset: int, length: int) -> object:
     return os.pread(side.slots[slot], length, offset) if slot in side.slots else None
 
 
-def _fd_truncate(side: Side, slot: int, size: int) -> object:
-    return os.ftruncate(side.slots[slot], size) if slot in side.slots else None
+def _fd_truncate(side: Side, slot: int, size: int) -> None:
+    if slot in side.slots:
+        os.ftruncate(side.slots[slot], size)
 
 
-def _fd_sync(side: Side, slot: int) -> object:
-    return os.fsync(side.slots[slot]) if slot in side.slots else None
+def _fd_sync(side: Side, slot: int) -> None:
+    if slot in side.slots:
+        os.fsync(side.slots[slot])
 
 
 def _fd_look(side: Side, slot: int) -> object:

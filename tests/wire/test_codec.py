@@ -5,7 +5,7 @@ import typing
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

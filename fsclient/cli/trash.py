@@ -1,6 +1,6 @@
-"""braidfs trash: trees whose removed files can be brought back for a while.
+"""braidfs trash: trees whose removed files can be restored for a while.
 
-Where to look and how a tree comes back is removed.py; the metaserver does the rest.
+removed.py finds removed files and restores trees; the metaserver does the rest.
 """
 
 import os
@@ -31,11 +31,12 @@ _SECOND_NS: Final = 10**9
 
 @click.group(cls=Group)
 def trash() -> None:
-    """The trash: what is removed in a tree can be brought back for a while.
+    """The trash: files that are removed in a tree can be restored for a while.
 
-    Off unless it is enabled for a directory. Names that are removed or replaced there go to the
-    trash: they are in no listing and in nobody's way, but their bytes stay on the targets, and
-    count for quotas, until they expire or are purged."""
+    It is off unless it is enabled for a directory. Names that are removed or replaced there go to
+    the trash: no listing shows them and the names are free, but their bytes stay on the targets,
+    and count for quotas, until they expire or are purged.
+    """
 
 
 # ---- trees -------------------------------------------------------------------------------------
@@ -44,7 +45,7 @@ def trash() -> None:
 @trash.command(
     "enable",
     cls=Command,
-    help=f"""Keep what is removed in a directory and below, for a time.
+    help=f"""Keep files that are removed in a directory and below for a while.
 
     The nearest directory above a name counts: one below may have a time of its own, or none
     (`disable`). Again for the same directory: another time, also for what is in the trash.
@@ -62,7 +63,7 @@ def trash() -> None:
     type=Age(),
     default=_EXPIRY,
     show_default=True,
-    help="How long what was removed can be brought back.",
+    help="How long removed files can be restored.",
 )
 @reaching
 @json_option
@@ -80,9 +81,9 @@ def trash_enable(reach: Reach, path: str, age: tuple[str, float], as_json: bool)
 @trash.command(
     "disable",
     cls=Command,
-    help=f"""Keep no longer what is removed in a directory and below.
+    help=f"""Stop keeping files that are removed in a directory and below.
 
-    What is in the trash already stays until it expires or is purged. Below a directory with a
+    Files that are in the trash stay until they expire or are purged. Below a directory with a
     trash, this makes an exception.
 
     {PATH_TEXT}""",
@@ -113,7 +114,7 @@ def _set(place: Place, *, on: bool, expiry_s: int) -> None:
 @trash.command(
     "trees",
     cls=Command,
-    examples=[("braidfs trash trees", "Where there is a trash, and how much is in it.")],
+    examples=[("braidfs trash trees", "Which directories have a trash, and how much is in it.")],
 )
 @reaching
 @json_option
@@ -153,21 +154,21 @@ def _print_trees(console: Console, trees: list[TrashTree]) -> None:
 @trash.command(
     "list",
     cls=Command,
-    help=f"""List what was removed in a directory and below, oldest first.
+    help=f"""List removed files of a directory and below, oldest first.
 
     A directory that was removed is one line, with what is in the trash below it. PATH may be a
     directory that was removed itself.
 
     {PATH_TEXT}""",
     examples=[
-        ("braidfs trash list /data/projects", "What can be brought back."),
-        ("braidfs trash list /data/projects --since 2h", "Of the last two hours."),
+        ("braidfs trash list /data/projects", "Files that can be restored."),
+        ("braidfs trash list /data/projects --since 2h", "Files removed in the last two hours."),
         ("braidfs trash list /data/projects --all", "Each file of removed directories."),
     ],
 )
 @click.argument("path")
 @click.option("--since", type=Age(), help="Only what was removed in this time.")
-@click.option("--all", "each", is_flag=True, help="What is below removed directories, one by one.")
+@click.option("--all", "each", is_flag=True, help="Also list each file below removed directories.")
 @reaching
 @json_option
 def trash_list(
@@ -243,18 +244,18 @@ async def _find(seen: Trash, place: Place, names: tuple[bytes, ...]) -> int:
         ) from None
 
 
-# ---- back --------------------------------------------------------------------------------------
+# ---- restoring ---------------------------------------------------------------------------------
 
 
 @trash.command(
     "restore",
     cls=Command,
-    help=f"""Bring back what was removed: a file, or a directory with what was in it.
+    help=f"""Restore a removed file, or a removed directory with what was in it.
 
-    Of several that had the same name the one that was removed last comes back, in a directory the
-    last of each name; --id takes another (`braidfs trash list` shows them), --since leaves out
-    what had been removed before. It gets the name and the place that it had: --to says others.
-    Owner, permissions, times and bytes are as they were.
+    If several had the same name, the one that was removed last is restored, also for each name in a
+    directory; --id selects another one (`braidfs trash list` shows the ids), and --since leaves out
+    files that were removed earlier. A file gets its former name and place, or those of --to. Owner,
+    permissions, times and bytes are as they were.
 
     {PATH_TEXT}""",
     examples=[
@@ -271,14 +272,11 @@ async def _find(seen: Trash, place: Place, names: tuple[bytes, ...]) -> int:
 )
 @click.argument("path")
 @click.option(
-    "--to",
-    "target",
-    metavar="PATH",
-    help="Another place: a directory that is there, or a new name.",
+    "--to", "target", metavar="PATH", help="Another place: an existing directory, or a new name."
 )
-@click.option("--id", "ino", type=click.IntRange(1), help="Which of several of this name.")
+@click.option("--id", "ino", type=click.IntRange(1), help="The id, if several have this name.")
 @click.option(
-    "--below", is_flag=True, help="All that was removed below PATH, a directory that is there."
+    "--below", is_flag=True, help="Everything that was removed below PATH, an existing directory."
 )
 @click.option("--since", type=Age(), help="Only what was removed in this time.")
 @reaching
@@ -293,7 +291,7 @@ def trash_restore(
     as_json: bool,
 ) -> int:
     if below and (target or ino):
-        raise click.UsageError("--below brings all back to where it was: without --to and --id")
+        raise click.UsageError("--below restores everything to its place: leave out --to and --id")
     place = find_place(path, reach)
     goal = find_place(target, place.reach) if target else None
     since_ns = _since_ns(since)
@@ -324,13 +322,13 @@ def trash_restore(
 
 def _why(error: FsError, place: Place) -> str:
     if error.status is Status.EEXIST:
-        return f"{place.shown}: there is something of this name: say another with --to"
+        return f"{place.shown}: the name exists already: give another one with --to"
     hint = ", or name another place with --to" if error.status is Status.ENOENT else ""
     return f"{place.shown}: {error.sentence}{hint}"
 
 
 async def _entry(seen: Trash, place: Place, ino: int | None) -> TrashEntry:
-    """The one that a path names. Raises ENOENT."""
+    """The entry of a path. Raises ENOENT."""
     if not place.names:
         raise FsError(Status.ENOENT, "the root is never in the trash")
     directory = await _find(seen, place, place.names[:-1])
@@ -349,7 +347,7 @@ async def _entry(seen: Trash, place: Place, ino: int | None) -> TrashEntry:
 
 
 async def _goal(seen: Trash, goal: Place, entry: TrashEntry) -> tuple[int, bytes]:
-    """Directory and name. Raises ENOENT, EEXIST, ENOTDIR."""
+    """The directory and name of a new place. Raises ENOENT, EEXIST, ENOTDIR."""
     try:
         there = await seen.attributes(1, goal.names)
     except FsError as error:
@@ -375,22 +373,22 @@ def _print_outcome(console: Console, outcome: Outcome) -> None:
         console.print(f"{visible(shown(name))}: {why}", markup=False)
 
 
-# ---- gone --------------------------------------------------------------------------------------
+# ---- purging -----------------------------------------------------------------------------------
 
 
 @trash.command(
     "purge",
     cls=Command,
-    help=f"""Remove for good what is in the trash: at PATH, and below it.
+    help=f"""Remove files in the trash for good: PATH, and what is below it.
 
     {PATH_TEXT}""",
     examples=[
         ("braidfs trash purge /data/projects", "All that was removed there."),
         (
             "braidfs trash purge /data/projects --older 1d --yes",
-            "What was removed more than a day ago, without a question.",
+            "Files that were removed more than a day ago, without a question.",
         ),
-        ("braidfs trash purge /data/projects/core.4711", "One file, all of this name."),
+        ("braidfs trash purge /data/projects/core.4711", "All removed files of this name."),
     ],
 )
 @click.argument("path")
@@ -424,7 +422,8 @@ def trash_purge(
 
 
 async def _at_and_below(seen: Trash, place: Place) -> list[TrashEntry]:
-    """Entries of this name, what was removed below them, and below the directory that is there."""
+    """The entries of this name, what was removed below them, and what was removed below the
+    existing directory."""
     at: list[TrashEntry] = []
     if place.names:
         directory = await _find(seen, place, place.names[:-1])

@@ -24,19 +24,18 @@ class RecallState(Enum):
     TELLING_SIZE = "telling size"
     """Everything is kept; the size that lanes know is being committed."""
     MASKED = "masked"
-    """Grants of these leases in replies count no more. Lanes are told, and the kernel is being
-    told."""
+    """Grants of these leases in replies do not count any more. Lanes and the kernel are told."""
     DRAINING = "draining"
     """The same, and what only this client knows (bytes, sizes, names) is being written and
     reported. Reads and writes may go on; the pages that they leave are invalidated at the end."""
     FORGOTTEN = "forgotten"
-    """Nothing is cached here any more, and everything is written. The kernel was told; marked
-    LATE, it is told as soon as the lock that it waits for is free."""
+    """Nothing is cached here any more, and everything is written. The kernel was told; if this is
+    marked LATE, it is told as soon as the lock that it waits for is free."""
     FAILED = "failed"
-    """Something could not be written or reported, or the client stops. The lease is returned all
-    the same; whoever wrote learns of it at fsync or close."""
+    """Something could not be written or reported, or the client stops. The lease is returned in any
+    case; the writer learns of it at fsync or close."""
     RETURNED = "returned"
-    """The return is on its way to the metaserver. This is an end."""
+    """The return was sent to the metaserver. This is an end."""
     ABANDONED = "abandoned"
     """The client stops before anything is given up. Nothing is returned. This is an end."""
 

@@ -1,5 +1,5 @@
-// The name of some bytes of a file: which inode, which version of its bytes (Inode::stamp; 0: not
-// known, or they change), and where they are. Plain values, any thread.
+// Names some bytes of a file: the inode, the version of its bytes (Inode::stamp; 0: it is not
+// known, or the bytes change), and where they are. Plain values, ANY THREAD.
 #pragma once
 #include <cstdint>
 

@@ -1,20 +1,20 @@
-// What operations and lanes may use of the client: its parts, each a class of its own.
+// What operations and lanes may use of the client: its parts, each of which is a class of its own.
 //
 // | part | what it has |
 // |---|---|
 // | kernel() | answers to the kernel, EOF pages, invalidation of pages |
-// | leases() | whether leases on bytes are held, lease requests |
-// | memory() | buffers and their budgets, held pieces, room at the targets |
-// | incarnations() | which targets lost what was not synced |
+// | leases() | which leases on bytes are held, lease requests |
+// | memory() | buffers and their budgets, held pieces, whether targets have room |
+// | incarnations() | which targets lost unsynced bytes |
 // | commits() | commits under way, and what is not durable |
-// | waiting(), events() | requests that wait, and what Python is told |
+// | waiting(), events() | requests that wait, and events for Python |
 // | inodes(), open_files() | inodes and handles, opening and closing |
 // | prefetcher() | what is read before anybody asks |
-// | local_cache() | what lies in files of this host, if there are to be any |
+// | local_cache() | bytes in files of this host, if there is a local cache |
 //
 // Invariant: no part includes this header, and none knows lanes, operations or Core; so whoever has
-// a Context can reach no more than this. Core (core.h) owns it, and the lanes. Threads: ANY THREAD;
-// each part has its own rule.
+// a Context can reach no more than this. Core (core.h) owns the Context and the lanes. Threads: ANY
+// THREAD; each part has its own rule.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -40,12 +40,12 @@ struct CoreSettings {
   MemoryLimits memory{};
   uint64_t dirty_bytes_per_inode_max = 64u << 20;
   uint32_t timeout_ms = 60'000;  // 0: wait for ever
-  uint32_t silence_ms_max =
-      10'000;  // a connection that owes answers and says nothing, not even to a PING, is cut
-  uint32_t gather_ms =
-      1;  // small writes that nobody waits for leave a node's connection so far apart
-  uint32_t sync_after_ms = 5'000;  // what nobody syncs is synced after about so long
-  uint32_t busy_poll_us = 0;  // a lane with few calls in work looks for events so long, at most
+  // A connection that owes answers is cut when it was silent for so long, even to a PING.
+  uint32_t silence_ms_max = 10'000;
+  // Small writes that nobody waits for leave at a connection at intervals of so long.
+  uint32_t gather_ms = 1;
+  uint32_t sync_after_ms = 5'000;  // bytes that nobody syncs are synced after about so long
+  uint32_t busy_poll_us = 0;       // a lane with few calls under way polls for at most so long
 };
 
 class Context {
@@ -68,12 +68,13 @@ class Context {
   Inodes& inodes() noexcept { return inodes_; }
   OpenFiles& open_files() noexcept { return open_files_; }
   prefetch::Prefetcher& prefetcher() noexcept { return prefetcher_; }
-  LocalCache* local_cache() noexcept { return local_cache_; }              // nullptr: there is none
-  void local_cache(LocalCache& cache) noexcept { local_cache_ = &cache; }  // before any request
-  Lanes& lanes() noexcept { return lanes_; }  // lanes.h; none of the parts uses it
+  LocalCache* local_cache() noexcept { return local_cache_; }  // nullptr: there is none
+  // It is called before the first request.
+  void local_cache(LocalCache& cache) noexcept { local_cache_ = &cache; }
+  Lanes& lanes() noexcept { return lanes_; }  // lanes.h; no part uses it
 
   bool is_stopping() const noexcept { return stopping_; }
-  bool begin_stopping() noexcept { return !stopping_.exchange(true); }  // false: again
+  bool begin_stopping() noexcept { return !stopping_.exchange(true); }  // false: it had begun
 
  private:
   const CoreSettings settings_;

@@ -1,9 +1,11 @@
-// COPY: a range of one file to another one, target to target inside each storage server, made
-// durable before it is done. No byte comes here.
+// COPY copies a range of one file to another file inside each storage server, from target to
+// target, and makes it durable before it is answered. None of the bytes pass through the client.
 //
-// Python drains both inodes first and holds the sink's lease; offsets and length are whole blocks.
-// The range is cut at the chunks of both files; what is copied is what lies, from the beginning on,
-// on targets of one server each time. One thread at a time: the lane that issued the calls.
+// Python drains both inodes first and holds the lease on the sink. Offsets and length are whole
+// blocks. The range is cut at the chunk borders of both files. Invariant: an operation copies a
+// range only if each source chunk and its sink chunk lie on targets of one server; reach() says how
+// far that is so. Threads: one at a time, the lane that issued the calls. Not here: SYNC and
+// repetition (durable_range.h).
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -20,8 +22,8 @@ struct CopyRange {
   uint64_t length = 0;
 };
 
-// → DONE(token, status, the sink's stripes that were written, a bit each). only_reach: nothing is
-// copied, DONE tells how many bytes would be.
+// It ends with DONE(token, status, a bit for each stripe of the sink that was written). With
+// only_reach nothing is copied, and DONE tells how many bytes can be copied.
 class CopyOperation final : public DurableRangeOperation {
  public:
   static void start(Lane& lane, uint64_t token, CopyRange range, bool only_reach);

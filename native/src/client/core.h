@@ -1,10 +1,11 @@
-// The file-byte half of the client: answers READ, WRITE, FLUSH, RELEASE and FSYNC of the FUSE half.
+// Core is the data path of the client: it answers READ, WRITE, FLUSH, RELEASE and FSYNC for
+// src/fuse.
 //
-// It owns the parts that operations use (context.h) and the lanes, gives each request to the
+// It owns the lanes and the parts that operations use (context.h), gives each request to the
 // operation that does it (read.h, write.h, drain.h), and does what Python asks for through the
-// methods below. It knows neither Python nor /dev/fuse: answers go out through a Replier.
-// Threads: DataHandler's methods on lanes; everything else ANY THREAD, short, never blocking
-// (stop() excepted).
+// methods below. It knows neither Python nor /dev/fuse: answers go out through a Replier. Threads:
+// DataHandler's methods on lanes; everything else ANY THREAD, short, and without blocking, except
+// stop(). Not here: names and attributes (src/names), the kernel's protocol (src/fuse).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -32,7 +33,7 @@ class Core final : public fuse::DataHandler {
 
   Context& context() noexcept { return context_; }
 
-  // Before the first request.
+  // These four are called before the first request.
   void replier(fuse::Replier& replier) noexcept { context_.kernel().replier(replier); }
   void page_invalidator(KernelReplies::InvalidatePages invalidate, fuse::EofPages& eof_pages) {
     context_.kernel().invalidator(std::move(invalidate), eof_pages);
@@ -43,20 +44,21 @@ class Core final : public fuse::DataHandler {
   void child_finder(OpenFiles::FindChild find) {
     context_.open_files().child_finder(std::move(find));
   }
-  // From now on new files of so many bytes may lie in their inode's record; 0: none.
+  // From now on new files of at most so many bytes may lie in their inode's record; 0: none may.
   void inline_births(uint32_t length_max) noexcept { context_.commits().inline_length(length_max); }
-  // What is read is kept in this directory (decision 0035). False, and a sentence.
+  // Keeps bytes that were read in this directory (decision 0035). False: it failed, and `reason` is
+  // a sentence that says why.
   bool use_cache(const cache::StoreSettings& settings, std::string& reason);
-  // Behind use_cache(): the kernel reads whole copies by itself.
+  // Lets the kernel read whole copies by itself. It is called after use_cache().
   void use_passthrough(BackingCalls calls);
-  // It was agreed with the kernel: copies are made from now on, and used.
+  // The kernel has agreed to passthrough: from now on copies are made and used.
   void start_passthrough();
   Passthrough* passthrough() noexcept { return passthrough_.get(); }  // nullptr: there is none
 
-  // 0, or -errno of a lane's event loop: then nothing may be started.
+  // 0, or -errno of a lane's event loop; then nothing may be started.
   int fault() const noexcept { return lanes_.fault(); }
   void start() { lanes_.start(); }
-  // Sends what is dirty, for at most deadline_ms, then ends the lanes. Fails what still waits.
+  // Sends dirty bytes for at most deadline_ms, and then ends the lanes. What still waits fails.
   void stop(uint32_t deadline_ms);
   size_t abort();
 
@@ -94,11 +96,11 @@ class Core final : public fuse::DataHandler {
   // ---- the cluster ----
   void node_put(uint32_t node);
   void target_put(uint32_t target, uint32_t node);
-  // Of the cluster map, for a target that target_put() told: lanes give up silent connections to a
-  // node that is down sooner, and go on at once with what waited when it is up. Any number of
-  // times.
+  // The cluster map says whether a target, which target_put() has told, is up. Lanes give up silent
+  // connections to a node sooner while it is down, and resume at once what waited when it is up. It
+  // may be called any number of times.
   void target_state(uint32_t target, bool is_up);
-  // False: no such lane. Frames go over the channel when there is one.
+  // False: there is no such lane. Frames go over the channel if there is one.
   bool connection_put(uint32_t lane, uint32_t node, net::Socket socket,
                       std::shared_ptr<rdma::Channel> channel = {});
   bool connection_failed(uint32_t lane, uint32_t node);
@@ -125,7 +127,8 @@ class Core final : public fuse::DataHandler {
     return context_.inodes().birth_take(ino, spare_open);
   }
   void births_told(std::span<const uint64_t> inos) { context_.inodes().births_told(inos); }
-  // Answers a CUT event: what the file is since, or an error. False: that is no news.
+  // Answers a CUT event with what the file is after the cut, or with an error. False: the answer is
+  // not news.
   bool cut_done(uint64_t ino, uint64_t number, Status status, Bytes attributes, Bytes layout,
                 Bytes capability);
   CutState pause_cuts(uint64_t ino, bool paused) {
@@ -141,35 +144,38 @@ class Core final : public fuse::DataHandler {
 
   // ---- leases (docs/INTERFACES.md, section 7) ----
   void lease_until(Clock::time_point until) noexcept { context_.leases().until(until); }
-  // kLease* held, and those that are recalled but not returned; nothing for an unknown inode.
-  // True: something passed since it was told last, whose pages the notifier may be about to drop.
+  // Sets the kLease* bits that the session holds, and those that are recalled and not yet returned;
+  // an unknown inode is ignored. True: a read or write went on under a recalled lease since the
+  // last call, and the notifier may be about to drop its pages.
   bool inode_lease(uint64_t ino, uint32_t flags, uint32_t recalling);
   void inode_asked(uint64_t ino, int error);  // answers an ASK event
-  // The parts of the file that operations which wait for a lease request have to do with.
+  // The ranges of the file that operations which wait for a lease request read or write.
   std::vector<std::pair<uint64_t, uint64_t>> asked_ranges(uint64_t ino);
-  // The session was evicted: what was written and not committed is lost. True when there was any;
-  // then every handle learns of it.
+  // The session was evicted, so what was written and not committed is lost. True: there was such a
+  // loss, and every handle will report it.
   bool inode_lost(uint64_t ino);
-  // The same for every inode; those that lost something, and whether it was more than durability.
+  // Does the same for every inode. Returns the inodes that lost something, each with whether
+  // written bytes were lost, and not durability alone.
   std::vector<std::pair<uint64_t, bool>> inodes_lost();
 
-  // ---- what is read before anybody asks (prefetch/prefetcher.h) ----
+  // ---- prefetching (prefetch/prefetcher.h) ----
   void prefetch(uint64_t bytes_max, bool fills_pages) noexcept {
     context_.prefetcher().limit(bytes_max, fills_pages);
   }
-  // These files, by inode number, are going to be read in this order. Returns how many are noted.
+  // Programs are going to read these files, given by inode number, in this order. Returns how many
+  // of them are noted.
   size_t announce(std::span<const uint64_t> inos, bool replaces);
-  // Nothing more that nobody asked for is fetched, or again.
+  // Pauses or resumes prefetching: while it is paused, no prefetch begins.
   void pause_fetching(bool paused);
   uint64_t fetching();
-  // The machine's memory is short: what is kept for later goes.
+  // The machine's memory is short: prefetched bytes and idle buffers are released.
   void memory_is_short();
 
   // ---- waiting for targets and for Python ----
   void drain(uint64_t token, uint64_t ino, bool sync, bool commit);
-  // → DONE when every lane has dealt with what it had read from the kernel.
+  // Puts DONE when every lane has dealt with what it had read from the kernel.
   void barrier(uint64_t token);
-  // → DONE; false: no such inode, or not a range.
+  // Each puts DONE at its end. False: there is no such inode, or the range is not valid.
   bool punch(uint64_t token, uint64_t ino, uint64_t begin, uint64_t end);
   bool seek(uint64_t token, uint64_t ino, uint64_t from, bool hole);
   struct Extent {
@@ -192,15 +198,15 @@ class Core final : public fuse::DataHandler {
 
  private:
   bool quiet();
-  cache::Copies* copies() noexcept;  // nullptr: there are to be none
-  // Answers once; later answers are void.
+  cache::Copies* copies() noexcept;  // nullptr: copies are not used
+  // Answers the operation with an error if it was not answered before.
   void answer_error(Operation& operation, int error) noexcept;
   void wake(uint64_t ino, std::vector<Inode::Waiter> waiting);
 
   Context context_;
   rdma::Rails rails_;                        // outlives the lanes
-  Lanes lanes_;                              // behind what they use: they end first
-  std::unique_ptr<LocalCache> local_cache_;  // in their loops: it goes before them
+  Lanes lanes_;                              // after what lanes use, so that they end first
+  std::unique_ptr<LocalCache> local_cache_;  // it uses their loops, so it goes before them
   std::unique_ptr<Passthrough> passthrough_;
 };
 

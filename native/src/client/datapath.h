@@ -1,10 +1,11 @@
-// The native half of a mounted client, composed: the kernel's protocol (src/fuse), the names that
-// lanes answer (src/names) and the file-byte half (core.h) over the same lanes. Methods are those
-// of docs/INTERFACES.md 3.1; bindings/client.cpp gives them to Python.
+// Datapath composes the native half of a mounted client: the kernel's protocol (src/fuse), the
+// names that lanes answer (src/names) and the data path (core.h), all on the same lanes. Its
+// methods are those of docs/INTERFACES.md 3.1; bindings/client.cpp gives them to Python.
 //
 // Errors: methods that touch the system return 0 (or an fd) or -errno; table methods return false
 // for malformed or unknown arguments. Threads: ANY THREAD after start(); mount(), attach(), start()
-// and stop() one after another. Blocking: mount() and start() shortly, stop() up to its deadline.
+// and stop() one after another. Blocking: mount() and start() for a short time, stop() up to its
+// deadline. Not here: any decision about requests, which is in those three parts.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -41,16 +42,16 @@ struct DatapathSettings {
   }
 };
 
-// A page of a directory whose files are held by its grant
-// (docs/decisions/0022-directory-grants.md): columns, one place for each file.
+// One page of a directory whose grant includes its files (docs/decisions/0022-directory-grants.md).
+// Each field is a column with one place for each file.
 struct AheadPage {
   uint64_t parent = 0;
-  bool has_names = false;  // they are certain
+  bool has_names = false;  // the names are certain
   std::vector<std::string_view> names;
   std::span<const std::byte> attributes;  // records, one after another
   std::vector<std::span<const std::byte>> layouts;
   std::span<const std::byte> capabilities;
-  std::span<const std::byte> wanted;  // a byte each, 0: not this one
+  std::span<const std::byte> wanted;  // one byte for each file; 0: it is not wanted
 
   bool is_valid() const noexcept {
     const size_t count = names.size();
@@ -68,7 +69,7 @@ class Datapath final : private fuse::SessionObserver {
 
   int mount(const fuse::MountRequest& request) { return session_.mount(request); }
   int attach(net::UniqueFd device) { return session_.attach(std::move(device)); }
-  // Another process's mount goes on here; lanes number their own handles from first_handle on.
+  // Takes over the mount of another process. Lanes number their own handles from first_handle on.
   int take_over(fuse::FuseSession::Handed handed, uint64_t first_handle) {
     journal().first_handle(first_handle);
     return session_.take_over(std::move(handed));
@@ -77,11 +78,11 @@ class Datapath final : private fuse::SessionObserver {
     core_.pause_fetching(paused);
     return session_.pause(paused);
   }
-  // Requests of the kernel's, and what is fetched without one.
+  // The number of requests of the kernel that are not answered, and of prefetches under way.
   uint64_t unanswered() { return session_.unanswered() + core_.fetching(); }
   int hand_over(fuse::FuseSession::Handed& handed) { return session_.hand_over(handed); }
-  // Before start(), behind the cache: whole copies in it are read by the kernel itself, where that
-  // is offered.
+  // Lets the kernel read whole copies of the local cache by itself, if the kernel offers that. It
+  // is called before start() and after the cache was set up.
   void use_passthrough();
   void seal() noexcept {  // before start()
     session_.seal();
@@ -90,19 +91,19 @@ class Datapath final : private fuse::SessionObserver {
   void leave_permissions() noexcept { session_.leave_permissions(); }  // before mount()
   void allow_idmap() noexcept { session_.allow_idmap(); }              // before start()
   int share(fuse::FuseSession::Handed& handed) const { return session_.share(handed); }
-  // The fd that pyfuse3 mounts as /dev/fd/N, now the caller's; or -errno.
+  // Returns the fd that pyfuse3 mounts as /dev/fd/N, which the caller owns, or -errno.
   int start(uint64_t root_ino);
   void stop(uint32_t deadline_ms);
 
   int events_fd() const noexcept { return core_.events_fd(); }
   std::vector<Event> reap(size_t count_max) { return core_.events().reap(count_max); }
 
-  // Cluster, tables, commits: the methods of Core under the names of INTERFACES.md.
+  // The methods of Core for the cluster, tables and commits, under the names of INTERFACES.md.
   Core& core() noexcept { return core_; }
   rdma::Rails& rails() noexcept { return core_.rails(); }
 
   std::optional<fuse::Upcall> upcall(uint32_t slot) const { return session_.upcall(slot); }
-  // 0, -EINVAL or -EAGAIN.
+  // Both return 0, -EINVAL or -EAGAIN.
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length) {
     return session_.invalidate_inode(ino, offset, length);
   }
@@ -112,26 +113,28 @@ class Datapath final : private fuse::SessionObserver {
   names::AttributeTable& attributes() noexcept { return names_.attributes(); }
   names::DentryTable& dentries() noexcept { return names_.dentries(); }
   names::ChangeJournal& journal() noexcept { return names_.journal(); }
-  // What lanes changed themselves and nobody has taken, oldest first; births with what was written
-  // since. spare_open: only what came before the first file that was made a moment ago and is still
-  // open.
+  // Takes the delegated changes that lanes have made, oldest first; a created file comes with what
+  // was written to it since. spare_open: it takes only changes from before the first file that was
+  // created a moment ago and is still open.
   std::vector<names::Change> changes_take(bool spare_open);
   names::ChildTable& children() noexcept { return names_.children(); }
-  // META and DATA of the wanted files are leased: lanes answer LOOKUP, GETATTR and OPEN for reading
-  // of them from now on. Which were taken, a byte each. page.is_valid() must hold.
+  // META and DATA of the wanted files are leased: from now on lanes answer LOOKUP, GETATTR and OPEN
+  // for reading of these files. Returns one byte for each file, which says whether it was taken.
+  // page.is_valid() must hold.
   std::string open_ahead(const AheadPage& page);
-  // No longer, of this file. Returns how many handles lanes have of it, whose RELEASEs are told
-  // from now on; -1: it was not known so.
+  // Ends that for this file. Returns how many handles lanes have of it, whose RELEASEs are reported
+  // from now on; -1: it was not such a file.
   int64_t child_drop(uint64_t ino);
-  // Leases that are held last for so long from now on; from the first call on they count.
+  // Leases that are held are valid for so long from now on. From the first call on lanes require
+  // leases.
   void lease_until(std::chrono::milliseconds left);
-  // The session was lost: nothing that was known under a lease is known any more.
+  // The session was lost: everything that was known under a lease is forgotten.
   void leases_clear();
-  // → DONE(token): forgotten here, and the kernel told.
+  // Puts DONE(token) when these facets of the inodes are forgotten here and in the kernel.
   size_t lease_drop(uint64_t token, std::span<const uint64_t> inos, uint32_t facets);
-  // What lanes would answer to READDIRPLUS; nothing when they do not know.
+  // The answer that lanes would give to READDIRPLUS; nothing if they do not know it.
   std::optional<std::string> listing_read(uint64_t directory, uint64_t offset, uint32_t size);
-  // Python's answer to a CALL event; false: no call has that slot.
+  // Python's answer to a CALL event. False: no call has that slot.
   bool answer(uint32_t slot, int error, std::span<const std::byte> body) {
     return session_.answer(slot, error, body);
   }
@@ -150,7 +153,7 @@ class Datapath final : private fuse::SessionObserver {
   std::atomic<uint64_t> cluster_session_;
   std::atomic<bool> refusal_told_ = false;
   Core core_;
-  fuse::FuseSession session_;  // after core_: it goes first, its lanes are in core_'s loops
+  fuse::FuseSession session_;  // after core_, so that it goes first: its lanes use core_'s loops
   names::Names names_;
 };
 

@@ -1,5 +1,8 @@
-// A fetch that nobody has asked for: it asks for no lease, waits for no memory, and ends without
-// bytes where it has none of them. Threads: one at a time, the lane that let it proceed.
+// A fetch of bytes that nobody has asked for yet. It asks for no lease, waits for no memory, and
+// ends without bytes if there is neither.
+//
+// Invariant: `done` is called once. Threads: one at a time, the lane that let it proceed. Not here:
+// what is to be fetched (prefetch/prefetcher.h), who begins it (prefetching.h).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,13 +17,13 @@ class EarlyFetch final : public FetchUser {
     InodePtr inode{};
     uint64_t offset = 0;
     uint32_t size = 0;
-    HandlePtr handle{};  // under which it is fetched, if that is to be known at the end
+    HandlePtr handle{};  // returned in the Result; may be empty
   };
   struct Result {
     CachedExtent extent{};
-    bool is_whole = false;  // the extent is what was wanted, to its end
+    bool is_whole = false;  // the extent is as long as it was wanted
     HandlePtr handle{};
-    Buffer bytes{};  // of extent.stamp, which still is the file's; empty: there are none
+    Buffer bytes{};  // of extent.stamp, which is still the file's stamp; empty: there are none
   };
   using Done = void (*)(Lane& lane, Result result);
 

@@ -1,10 +1,9 @@
 // What operations tell the kernel: answers to its requests, and which of its pages are wrong.
 //
-// Answers go out through a fuse::Replier. EOF pages (fuse/eof_pages.h) are those that READs without
-// a lease filled and that have zeros behind the file's end. Invariant: replier(), and
-// invalidator() where there is a kernel, are called before the first request, and nothing here
-// changes after that. Threads: ANY THREAD. Not here: notifications on their way to the kernel
-// (fuse/notifier.h).
+// Answers go out through a fuse::Replier. EOF pages (fuse/eof_pages.h) are pages that a READ
+// without a lease filled, with zeros behind the file's end. Invariant: replier(), and invalidator()
+// if there is a kernel, are called before the first request, and nothing here changes after that.
+// Threads: ANY THREAD. Not here: how notifications are sent to the kernel (fuse/notifier.h).
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -22,7 +21,7 @@ namespace braidfs::client {
 
 class KernelReplies {
  public:
-  static constexpr uint64_t kAttributesAlone = ~uint64_t{0};  // as an offset: no pages
+  static constexpr uint64_t kAttributesAlone = ~uint64_t{0};  // an offset that means: no pages
   using Then = std::function<void()>;
   using InvalidatePages =
       std::function<void(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read, Then then)>;
@@ -41,16 +40,17 @@ class KernelReplies {
     replier_->reply_error(head.channel, head.unique, error);
   }
   fuse::EofPages* eof_pages() noexcept { return eof_pages_; }  // nullptr: there is no kernel
-  // The kernel's pages of that part of a file are not to be kept. When they are gone `read` of
-  // eof_pages() ends (0: none), and `then` is called.
+  // The kernel must not keep its pages of this part of the file. When they are gone, the READ with
+  // the number `read` ends in eof_pages() (0: there is none), and `then` is called.
   void invalidate_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read = 0,
                         Then then = {});
-  // The kernel asks for the inode's attributes again before it believes them; `then` is called.
+  // The kernel must ask for the attributes of the inode again. `then` is called when it has
+  // forgotten them.
   void forget_attributes(uint64_t ino, Then then) {
     invalidate_pages(ino, kAttributesAlone, 0, 0, std::move(then));
   }
-  // What was fetched with an OPEN, the whole file (stamp 0: nothing), becomes its pages in the
-  // kernel. False: they are not there, or not right.
+  // Stores the bytes of a whole file, which were fetched with its OPEN, as pages in the kernel.
+  // `stamp` is theirs; 0: there are none. False: the pages were not stored, or are not right.
   bool store_pages(Inode& inode, uint64_t stamp, uint64_t nodeid, std::span<const std::byte> bytes);
   uint64_t opens_stored() const noexcept { return opens_stored_.load(std::memory_order_relaxed); }
 

@@ -1,5 +1,5 @@
 // All lanes of a client. Invariant: their number never changes. Threads: start() and stop() one
-// after another; the rest ANY THREAD.
+// after another; the rest ANY THREAD. Not here: what a lane does (lane.h).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,18 +16,18 @@ class Lanes {
 
   void start();
   void stop();  // returns when their threads have ended
-  // 0, or -errno of a lane's event loop: then nothing may be started.
+  // 0, or -errno of a lane's event loop; then nothing may be started.
   int fault() const noexcept;
 
   uint32_t count() const noexcept { return static_cast<uint32_t>(lanes_.size()); }
   Lane& at(uint32_t index) noexcept { return *lanes_[index]; }
   Lane& of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
-  // On each lane, some time.
+  // Runs the task on each lane, some time later.
   template <typename Task>
   void post(const Task& task) {
     for (const auto& lane : lanes_) lane->post(task);
   }
-  // task(lane) on each lane, and last() on the one that was the last.
+  // Runs task(lane) on each lane, and then last() on the lane that was the last to run it.
   template <typename Task, typename Last>
   void post(const Task& task, const Last& last) {
     auto left = std::make_shared<std::atomic<size_t>>(lanes_.size());
@@ -43,8 +43,8 @@ class Lanes {
     return total;
   }
 
-  void hurry();         // writes that gather leave: somebody waits
-  void send_partial();  // pieces, of all inodes
+  void hurry();         // somebody waits: gathering writes leave at once
+  void send_partial();  // sends the partial pieces of all inodes
 
  private:
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -1,10 +1,11 @@
-// What lanes do with the local cache (cache/cache.h): READs are answered from it by io_uring in the
-// lane's own loop, and what targets answered is lent to it.
+// How lanes use the local cache (cache/cache.h): they answer READs from it by io_uring in their own
+// loops, and lend it the bytes that targets sent.
 //
-// An extent is named by inode and stamp (Inode::stamp): the caller looked under the inode's mutex
-// that DATA is leased, so bytes of that stamp are what a target would answer. A READ is answered
-// only if all of it is there; what does not check is forgotten, and asked of the targets. Threads:
-// read() on the lane; keep() ANY LANE; stop() when the lanes have ended.
+// An extent is named by inode and stamp (Inode::stamp). The caller has seen under the inode's mutex
+// that DATA is leased, so bytes with that stamp are what a target would answer. Invariant: a READ
+// is answered from here only if all of it is there and its checksums are right; bytes with a wrong
+// checksum are forgotten, and the targets are asked. Threads: read() on the lane; keep() ANY LANE;
+// stop() when the lanes have ended.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -26,15 +27,15 @@ class LocalCache {
  public:
   using Done = std::function<void(bool found)>;
 
-  // Before the loops run.
+  // It is made before the loops run.
   LocalCache(std::unique_ptr<cache::Cache> cache, const std::vector<net::EventLoop*>& loops);
   LocalCache(const LocalCache&) = delete;
   LocalCache& operator=(const LocalCache&) = delete;
 
-  // False: it is not there, and `done` is not called. `place` begins on a page and has room for
-  // whole blocks.
+  // Reads the extent into `place` and calls `done`. False: the extent is not there, and `done` is
+  // not called. `place` begins at a page and has room for whole blocks.
   bool read(uint32_t lane, const CachedExtent& extent, std::span<std::byte> place, Done done);
-  // These bytes were read from the targets; the buffer comes back when they are written.
+  // Lends these bytes, which targets sent. The buffer comes back when they are written.
   void keep(const CachedExtent& extent, Buffer buffer);
   void stop();
 
@@ -42,11 +43,11 @@ class LocalCache {
   void add_counters(std::vector<std::pair<std::string, uint64_t>>& all);
 
  private:
-  static constexpr size_t kHeadsMax = 512;  // of one lane, in work
+  static constexpr size_t kHeadsMax = 512;  // in use by one lane
   struct Fetch;
   struct LaneEnd {
     explicit LaneEnd(net::EventLoop& loop) : heads(cache::kHeadBytes, kHeadsMax, 64), uring(loop) {}
-    net::BufferPool heads;  // outlives what the ring has in work
+    net::BufferPool heads;  // outlives the requests in the ring
     net::Uring uring;
     bool has_uring = false;
   };

@@ -1,10 +1,11 @@
-// How much of the file-byte path may lie in memory: the buffers and their budgets (memory.h), the
-// held pieces in the order in which the budget is taken back, and whether targets have room.
+// The memory budget of the data path: the buffers and their budgets (memory.h), the held pieces in
+// the order in which they are evicted, and whether targets have room.
 //
-// A held piece was acknowledged by its target and is not synced; when held bytes exceed their
-// budget, the oldest pieces of all inodes go first. Invariant: the queue has each held piece at
-// least once, and none of a piece that is gone for long. Threads: ANY THREAD, guarded by mu_, a
-// leaf; evict() takes inodes' mutexes and may not be called with one held.
+// A held piece was acknowledged by its target and is not synced. When held bytes exceed their
+// budget, the oldest held pieces of all inodes go first. Invariant: the queue has each held piece
+// at least once; entries of pieces that are gone are swept from time to time. Threads: ANY THREAD,
+// guarded by mu_, a leaf. evict() takes the mutexes of inodes, and must not be called with one
+// held.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -32,7 +33,7 @@ class MemoryBudget {
   Buffer dirty(uint32_t size, bool caller_waits) { return memory_.dirty(size, caller_waits); }
   Buffer receive_buffer() { return memory_.receive_buffer(); }
   uint64_t account(Buffer::Account which) const noexcept { return memory_.account(which); }
-  // For the bytes of further requests.
+  // Room for the bytes of further requests.
   fuse::Room room() const noexcept {
     if (!memory_.full()) return fuse::Room::kPlenty;
     return memory_.overfull() ? fuse::Room::kNone : fuse::Room::kLittle;
@@ -43,7 +44,8 @@ class MemoryBudget {
   // Drops the oldest held pieces while the budget is exceeded.
   void evict(Inodes& inodes);
 
-  // A target had no room a moment ago: writes go through, so that write(2) is told (rule 24).
+  // A target had no room a moment ago. For a while writes are answered by the targets, so that
+  // write(2) reports the error (rule 24).
   void no_room(Clock::time_point now) noexcept {
     scarce_until_ = (now + kScarceTime).time_since_epoch().count();
   }
@@ -60,8 +62,7 @@ class MemoryBudget {
   Memory memory_;
   std::atomic<Clock::rep> scarce_until_ = 0;
   std::mutex mu_;
-  std::deque<Held>
-      held_;  // guarded by mu_, oldest first; entries of pieces that are gone are swept
+  std::deque<Held> held_;       // guarded by mu_; oldest first
   size_t sweep_at_ = kSweepAt;  // guarded by mu_
 };
 

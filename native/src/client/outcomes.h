@@ -1,12 +1,12 @@
-// What a server's status means for a call: one table, for every status and every kind of call.
-// Pure.
+// What a server's status means for a call: one table for every status and every kind of call. Pure
+// functions.
 //
-// A call ends with what its owner can make something of: success, a refusal that the application is
-// to see (no room), or one that the owner has an answer to (a hole, another round, pieces that are
-// sent anew). What passes by itself is asked again after a rest, until the call's deadline; so is
-// what a newer capability or view may heal. Everything else is an EIO, and so are statuses that no
-// server gives for that kind of call and numbers that nobody knows: a hostile server must not make
-// an errno up, nor a success.
+// A call ends when its owner can use the status: success, a refusal that the application must see
+// (no room), or one that the owner can deal with (a hole, another round, pieces that are sent
+// again). A condition that passes by itself is tried again after a rest, until the call's deadline;
+// so is one that a newer capability or view may cure. Everything else is an EIO. That includes a
+// status that no server gives for this kind of call, and a number that nobody knows: a hostile
+// server must not be able to make up an errno or a success.
 #pragma once
 #include <cstdint>
 
@@ -17,12 +17,13 @@ namespace braidfs::client {
 
 enum class Outcome : uint8_t {
   kTell,   // the owner gets the status
-  kAgain,  // nothing was done: again after a rest
-  kRenew,  // the same, and Python is asked for a newer view and capability meanwhile
+  kAgain,  // nothing was done: the call is tried again after a rest
+  kRenew,  // as kAgain, and Python is asked for a newer view and capability meanwhile
   kFail,   // the owner gets EIO
 };
 
-// Calls of one kind: READ, SEEK and FETCH | WRITE | PUNCH and COPY | SYNC.
+// The outcomes of one status, by kind of call: read is READ, SEEK and FETCH; change is PUNCH and
+// COPY.
 struct Outcomes {
   Outcome read;
   Outcome write;
@@ -34,32 +35,32 @@ constexpr Outcomes everywhere(Outcome outcome) noexcept {
   return {outcome, outcome, outcome, outcome};
 }
 
-// No default: the compiler refuses a status that is not in the table.
+// There is no default, so the compiler refuses a status that is not in the table.
 constexpr Outcomes outcomes_of(Status status) noexcept {
   using enum Outcome;
   switch (status) {
     case Status::kOk:
       return everywhere(kTell);
 
-    case Status::kNotReady:        // it starts, or its lease ran out
-    case Status::kBusy:            // its queues are full
-    case Status::kUnknownSession:  // it has not heard of this session yet
+    case Status::kNotReady:        // the server starts, or its lease has expired
+    case Status::kBusy:            // the server's queues are full
+    case Status::kUnknownSession:  // the server does not know this session yet
     case Status::kNoTarget:        // the target is not there yet, or has moved
     case Status::kChecksum:        // bytes were changed on their way
       return everywhere(kAgain);
 
     case Status::kBadCapability:
     case Status::kStaleMapEpoch:
-    case Status::kStaleTruncateEpoch:  // ends to its owner once the view is another one
+    case Status::kStaleTruncateEpoch:  // the owner gets it when the view has changed
                                        // (Lane::resend)
       return everywhere(kRenew);
 
     case Status::kStaleIncarnation:
-      return {kFail, kFail, kFail, kTell};  // what it lost is sent again
+      return {kFail, kFail, kFail, kTell};  // SYNC: what the target lost is sent again
     case Status::kBadRequest:
-      return {kTell, kFail, kFail, kFail};  // it does not know FETCH
+      return {kTell, kFail, kFail, kFail};  // FETCH: the server does not know it
     case Status::kNoObject:
-      return {kTell, kFail, kFail, kTell};  // a hole; removed meanwhile
+      return {kTell, kFail, kFail, kTell};  // READ: a hole; SYNC: the object was removed
     case Status::kEnospc:
       return {kFail, kTell, kTell, kTell};
     case Status::kEfbig:
@@ -69,11 +70,11 @@ constexpr Outcomes outcomes_of(Status status) noexcept {
     case Status::kEopnotsupp:
       return {kFail, kFail, kTell, kFail};
 
-    case Status::kFenced:  // the session was evicted: what it had written may not land any more
+    case Status::kFenced:  // the session was evicted: none of its writes may be stored any more
     case Status::kEio:
     case Status::kCorrupt:
     case Status::kEnomem:
-    case Status::kEintr:  // of here on: nothing that a server has to say of a file's bytes
+    case Status::kEintr:  // from here on: no server may say this of a file's bytes
     case Status::kEbadf:
     case Status::kEagain:
     case Status::kEinval:
@@ -86,7 +87,7 @@ constexpr Outcomes outcomes_of(Status status) noexcept {
   return everywhere(Outcome::kFail);
 }
 
-// It changes what an object holds.
+// The operation changes what an object holds.
 constexpr bool changes(Op op) noexcept {
   return op == Op::kWrite || op == Op::kPunch || op == Op::kCopy;
 }

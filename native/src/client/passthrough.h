@@ -1,14 +1,16 @@
-// Which open files the kernel reads by itself, from their whole copies in the local cache
-// (docs/decisions/0041-passthrough.md).
+// Passthrough: which open files the kernel reads by itself, from their whole copies in the local
+// cache (docs/decisions/0041-passthrough.md).
 //
-// Rule 9: handles of one inode that use the page cache and handles that pass through do not mix,
-// nor do those that pass through to different files: the kernel would answer EIO. So each handle is
-// counted from before the answer to its OPEN until its RELEASE, which is what the kernel has of it,
-// or more. The first handle of an inode decides for those that come while it is open. The id of the
-// file behind is asked for with the first handle and given back with the last. Nothing here knows
-// of Handle or Inode: a handle of the process before whose file could not be opened again is one
-// that the kernel has all the same. ANY THREAD, guarded by mu_. Under it are two system calls for
-// the first handle of a file, one for the last, and the locks of Copies and OpenRecord.
+// Rule 9: the kernel answers EIO if handles of one inode that use the page cache mix with handles
+// that pass through, or if handles of one inode pass through to different files. So the first
+// handle of an inode decides for those that are opened while it is open. The first handle makes the
+// kernel open a backing id for the file of the copy, and the last one closes it. Invariant: a
+// handle is counted from before the answer to its OPEN until its RELEASE, so the count is never
+// less than what the kernel has open. Handle and Inode are not used here, since the kernel may
+// still have a handle of the process before this one whose file could not be opened again.
+//
+// Threads: ANY THREAD, guarded by mu_. While it is held the first handle of a file costs two system
+// calls, the last one costs one, and the locks of Copies and OpenRecord are taken.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,40 +26,41 @@
 
 namespace braidfs::client {
 
-// The kernel's end: ids of open files.
+// How the kernel opens and closes backing ids.
 struct BackingCalls {
-  std::function<int(int file)> open;  // the id, or -errno
+  std::function<int(int file)> open;  // returns the id, or -errno
   std::function<void(uint32_t id)> close;
 };
 
 class Passthrough {
  public:
-  // What a file is known to be as it is opened.
+  // What is known of a file when it is opened.
   struct Opened {
     cache::WholeFile file;
     uint64_t fh = 0;
     bool is_immutable = false;
-    bool is_certain = true;  // that it is, or is not
-    bool is_leased = false;  // its bytes: nobody changes them
-    bool is_direct = false;  // passes the page cache by, but for its mappings
+    bool is_certain = true;  // is_immutable is known to be right
+    bool is_leased = false;  // its bytes are leased: nobody changes them
+    bool is_direct = false;  // only its mappings use the page cache
   };
-  // How one inode is read; of the process before, too.
+  // The backing id of one inode, and the stamp of its copy. The process before this one may have
+  // opened it.
   struct Backing {
     uint64_t ino = 0;
     uint32_t id = 0;
     uint64_t stamp = 0;
   };
 
-  // copies: nullptr where there is no cache: what the kernel has since the process before is
-  // counted all the same.
+  // copies: nullptr if there is no cache. Even then, what the kernel has open since the process
+  // before this one is counted.
   Passthrough(cache::Copies* copies, OpenRecord& record, BackingCalls calls)
       : copies_(copies), record_(record), calls_(std::move(calls)) {}
 
   fuse::Passing opened(const Opened& opened);
   void closed(uint64_t fh);
 
-  // Before the first request: what the kernel has open since the process before. Handles and their
-  // inodes.
+  // Takes over what the kernel has open since the process before this one. `handles` are pairs of a
+  // handle and its inode. It is called before the first request.
   void adopt(const std::vector<Backing>& backings,
              const std::vector<std::pair<uint64_t, uint64_t>>& handles);
   std::vector<Backing> backings();
@@ -67,13 +70,13 @@ class Passthrough {
  private:
   struct Entry {
     uint32_t handles = 0;
-    uint32_t id = 0;  // 0: requests
+    uint32_t id = 0;  // 0: the kernel sends requests
     cache::WholeFile file;
-    bool uses_copy = false;  // Copies is to be told of the end
+    bool uses_copy = false;  // Copies is told when the last handle is closed
     OpenRecord::Slot noted = OpenRecord::kNone;
   };
 
-  // LOCKED
+  // These need mu_.
   bool begin(Entry& entry, const Opened& opened);
   void note(Entry& entry);
   fuse::Passing enter(Entry& entry, const Opened& opened);
@@ -82,8 +85,8 @@ class Passthrough {
   OpenRecord& record_;
   const BackingCalls calls_;
   std::mutex mu_;
-  std::unordered_map<uint64_t, Entry> inodes_;                   // guarded by mu_: with handles
-  std::unordered_map<uint64_t, uint64_t> handles_;               // guarded by mu_: inode of each
+  std::unordered_map<uint64_t, Entry> inodes_;      // guarded by mu_; those that have handles
+  std::unordered_map<uint64_t, uint64_t> handles_;  // guarded by mu_; the inode of each handle
   uint64_t opens_ = 0, stale_ = 0, failures_ = 0, passing_ = 0;  // guarded by mu_
 };
 

@@ -1,6 +1,8 @@
-// The acting half of the piece table: sends pieces, resumes operations. Invariant: what a table
-// decided under the inode's mutex is done behind it. LANE ONLY, but for lose(); none of these may
-// be called with an inode's mutex held.
+// Acts on what a piece table decided: sends pieces and resumes operations.
+//
+// Invariant: the table decides under the inode's mutex, and the decision is carried out after the
+// mutex was released; nothing here may be called with an inode's mutex held. Threads: LANE ONLY,
+// except lose(). Not here: which piece may be sent when (piece_table.h).
 #pragma once
 #include <memory>
 
@@ -11,18 +13,20 @@ namespace braidfs::client {
 
 class Context;
 
-// Does what became possible.
+// Sends the pieces and resumes the operations that the actions name.
 void run_actions(Lane& lane, const InodePtr& inode, Actions& actions);
 
-// Sends the partial pieces that were first written before `before`. False: look again later.
+// Sends the partial pieces that have aged by `now`. False: some are too young, or a cut is not yet
+// to be reported, so the lane looks again later.
 bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now);
 // Sends all partial pieces.
 void send_partial(Lane& lane, const InodePtr& inode);
 
-// Queues again what is held for a target that lost it: that is another incarnation by now.
+// The target has lost unsynced bytes and has this incarnation now: held pieces that it lost are
+// queued again.
 void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation);
 
-// Of a file whose lease was lost: drops what was written and not committed (Inode::lose). ANY
+// The lease of this file was lost: drops what was written and not committed (Inode::lose). ANY
 // THREAD.
 Inode::Loss lose(Context& context, const InodePtr& inode);
 

@@ -1,10 +1,11 @@
-// Work on a range of a file that is neither READ nor WRITE, asked for by Python: making holes
-// (PUNCH, made durable before it is done) and finding them (SEEK).
+// Operations on a range of a file that Python asks for and that are neither READ nor WRITE: PUNCH
+// makes a hole, which is durable before it is answered, and SEEK finds holes and data.
 //
-// Python drains the inode first; the kernel keeps other writers of this client away meanwhile (it
-// holds the inode's lock during fallocate). The range is mapped to one extent of each object, since
-// chunks are packed densely; the calls of all stripes are in flight together.
-// One thread at a time: the lane that issued the calls.
+// Python drains the inode first. Meanwhile the kernel keeps other writers of this client away,
+// since it holds the inode's lock during fallocate. The range corresponds to one extent of each
+// object, since chunks are packed densely; the calls of all stripes are in flight together.
+// Threads: one at a time, the lane that issued the calls. Not here: SYNC and repetition of a PUNCH
+// (durable_range.h).
 #pragma once
 #include <cstdint>
 
@@ -12,12 +13,13 @@
 
 namespace braidfs::client {
 
-// Where file offset `from` or the first byte behind it lies in the object of a stripe.
+// The object offset, in the object of this stripe, of the first byte at or behind file offset
+// `from`.
 uint64_t object_offset_from(const FileView& view, uint32_t stripe_index, uint64_t from) noexcept;
 // The file offset of an object offset.
 uint64_t file_offset_of(const FileView& view, uint32_t stripe_index, uint64_t at) noexcept;
 
-// → DONE(token, status)
+// It ends with DONE(token, status).
 class PunchOperation final : public DurableRangeOperation {
  public:
   static void start(Lane& lane, uint64_t token, InodePtr inode, uint64_t begin, uint64_t end);
@@ -25,7 +27,7 @@ class PunchOperation final : public DurableRangeOperation {
 
  protected:
   int change(Lane& lane) override;
-  // A truncate that came between changes the layout, not what is to be a hole.
+  // A truncate in between changes the layout, but not what is to be a hole.
   bool goes_again(Status status) const override {
     return status == Status::kStaleIncarnation || status == Status::kStaleTruncateEpoch;
   }
@@ -35,7 +37,7 @@ class PunchOperation final : public DurableRangeOperation {
   const uint64_t end_;
 };
 
-// → DONE(token, status, file offset found): kNothing when there is nothing behind `from`.
+// It ends with DONE(token, status, the file offset found), or kNothing if nothing was found.
 class SeekOperation final : public Operation {
  public:
   static constexpr int64_t kNothing = -1;

@@ -1,13 +1,13 @@
-// The kernel's READ: waits for a lease and for overlapping written pieces, then is answered from
-// what was fetched before, or from its Fetch.
+// The kernel's READ. It waits for a lease and for overlapping written pieces, and is answered from
+// bytes that were prefetched, or from its Fetch.
 //
-// All of it is on the lane that took the request, except after a wait, when the lane that ended the
-// wait goes on. Without a lease on the file's bytes Python is asked for one first (rule 12); one
-// that was not granted does not keep bytes from being read: they are those of after the lease
-// request. They do not stay in the kernel then, and a READ that ends at the file's end asks again
-// when another end was reported meanwhile (EOF pages). Invariant: it is answered once, and lives
-// until nothing is on its way for it. Threads: one at a time, the lane that let it proceed. Not
-// here: where bytes come from (fetch.h), what is fetched before anybody asks (early_fetch.h).
+// Without a lease on the file's bytes Python is asked for one first (rule 12). If the lease is not
+// granted, the bytes are read all the same, since they are those of a time after the lease request.
+// But then they do not stay in the kernel, and a READ that ends at the file's end asks again if
+// another end was reported meanwhile (EOF pages). Invariant: a READ is answered once, and lives
+// until nothing is under way for it. Threads: one at a time: the lane that took the request, or
+// after a wait the lane that ended the wait. Not here: where bytes come from (fetch.h), prefetching
+// (early_fetch.h).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -28,16 +28,17 @@ class ReadOperation final : public FetchUser {
   bool is_read() const noexcept override { return true; }
 
  private:
-  static constexpr uint32_t kEndsMax = 100;  // that were reported while it asked for the true one
+  // How often the file's end may change while the READ asks for it.
+  static constexpr uint32_t kEndsMax = 100;
 
-  // Each true: proceed() will be called again, or it was answered.
+  // Each returns true if the READ was answered, or proceed() will be called again.
   bool ask_for_lease(Lane& lane);
   bool waits(Lane& lane);
   bool waits_for_end(Lane& lane);
   bool ask_prefetcher(Lane& lane, prefetch::Extents& wanted);
   void ask_sources(Lane& lane);
 
-  // All LOCKED inode.
+  // These are LOCKED by the inode.
   void begin_near_end(const Leases& leases);
   void begin_eof_pages(Context& context);
   bool ends_elsewhere(Context& context);
@@ -52,13 +53,13 @@ class ReadOperation final : public FetchUser {
   uint64_t end() const noexcept { return fetch_.offset() + fetch_.size(); }
 
   Fetch fetch_{*this};
-  prefetch::Parts parts_;  // what it is answered from instead of the Fetch's buffer
-  uint64_t closes_ = 0;    // the handle that ends with it; 0: none
+  prefetch::Parts parts_;  // prefetched bytes, which answer it instead of the Fetch's buffer
+  uint64_t closes_ = 0;    // the handle that is closed with it; 0: none
   uint64_t request_ = 0;   // the lease request whose answer suffices; 0: none was made
   uint32_t ends_ = 0;
-  uint64_t eof_read_ = 0;  // its number in fuse/eof_pages.h, when that is done without a lease
+  uint64_t eof_read_ = 0;  // its number in fuse/eof_pages.h, if it has no lease
   bool registered_ = false;
-  bool fills_pages_ = false;  // of the kernel's
+  bool fills_pages_ = false;  // it fills pages of the kernel
   bool near_end_ = false;     // it is in Inode::near_end
   bool asked_prefetcher_ = false;
 };

@@ -1,5 +1,5 @@
-// The packed records that Python hands over (docs/INTERFACES.md, section 1), decoded and checked,
-// and the arithmetic of striping. Pure: no I/O, no locks, any thread.
+// The packed records that Python hands over (docs/INTERFACES.md, section 1), which are decoded and
+// checked here, and the arithmetic of striping. Pure functions and plain values, ANY THREAD.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -28,18 +28,19 @@ struct Attributes {
 };
 std::optional<Attributes> decode_attributes(std::span<const std::byte> record) noexcept;
 
-// Where a file's bytes are and the right to reach them. Immutable: a change makes a new one, so
-// that requests in work keep the one they began with.
+// Where a file's bytes are, and the capability to reach them. Invariant: a view never changes; a
+// change makes a new view, so requests under way keep the one that they began with.
 struct FileView {
   uint64_t file_id = 0;
   uint32_t stripe_width = 0;
   uint32_t chunk_size = 0;
   uint32_t truncate_epoch = 0;
-  uint64_t durable_stripes =
-      0;  // bit i: a SYNC of that object was answered, after a WRITE or COPY of it was
+  // Bit i: a SYNC of object i was answered after a WRITE or COPY of it was answered.
+  uint64_t durable_stripes = 0;
   std::vector<uint32_t> targets;  // by stripe index
-  // What the file begins with; zeros are behind it, and nothing of it is in any object. Empty: it
-  // has objects (docs/decisions/0037-inline-data.md).
+  // The bytes of a file that lies in its inode's record: none of them is in any object, and zeros
+  // follow them up to the file's size. Empty: the file has objects
+  // (docs/decisions/0037-inline-data.md).
   std::string inline_bytes;
   std::array<std::byte, sizeof(Capability)> capability{};
 
@@ -54,26 +55,26 @@ struct FileView {
 };
 using FileViewPtr = std::shared_ptr<const FileView>;
 
-// The one rule of what an object that is not there means to whoever reads, copies or seeks in it:
-// of a stripe that was synced once it is lost (EIO), else it is a hole (docs/INTERFACES.md, section
-// 1).
+// What it means for a read, copy or seek that an object does not exist: if a SYNC made its stripe
+// durable once, it is lost (EIO), else it is a hole (docs/INTERFACES.md, section 1). No other place
+// decides this.
 inline bool must_exist(const FileView& view, uint32_t stripe_index) noexcept {
   return view.is_durable(stripe_index);
 }
 
-// nullopt when the layout or capability is malformed, of two minds about the file id, or asks for
-// more than one replica (none is written today).
+// Returns nullopt if the layout or the capability is malformed, if they name different file ids, or
+// if there is to be more than one replica (nothing writes more today).
 std::optional<FileView> decode_view(std::span<const std::byte> layout,
                                     std::span<const std::byte> capability);
 
-// Names the bytes of a file, as no other bytes of it are ever named; not 0. Time and size are in it
-// because a version may come again, when a client and the metaserver end together before it was
-// durable. Where the bytes are (targets, truncate epoch) is not: they may move without being
-// others. Who makes them others raises the version, the end of a lost writer too
-// (metaserver/lost_writes.py).
+// The stamp names the bytes of a file, and no other bytes of it ever have the same stamp. It is
+// never 0. It includes time and size, because a version may come again if a client and the
+// metaserver end together before the version was durable. It does not include where the bytes are
+// (targets, truncate epoch), since bytes may move without a change. Whoever changes the bytes
+// raises the version; after a writer was lost, the metaserver does (metaserver/lost_writes.py).
 uint64_t stamp_of(const Attributes& attributes, const FileView& view) noexcept;
 
-// The part of a file extent inside one chunk, and where its object holds it.
+// The part of a file extent inside one chunk, and its place in the object.
 struct Span {
   uint64_t begin = 0;  // file offset
   uint32_t length = 0;
@@ -82,14 +83,14 @@ struct Span {
   uint64_t object_offset = 0;
 };
 
-// The file's bytes before it can be stored, whatever they are; those behind may be a hole, which
-// needs no object.
+// Bytes of the file below this offset can be stored in any case. Those behind it may be a hole,
+// which needs no object.
 constexpr uint64_t storable_end(const FileView& view) noexcept {
   return limits::kObjectBytesMax / view.chunk_size * view.chunk_size * view.stripe_width +
          limits::kObjectBytesMax % view.chunk_size;
 }
 
-// The span at the beginning of [begin, end): it ends at the chunk's end or earlier.
+// The first span of [begin, end). It ends at the end of its chunk at the latest.
 Span first_span(const FileView& view, uint64_t begin, uint64_t end) noexcept;
 
 }  // namespace braidfs::client

@@ -1,5 +1,6 @@
-// Objects of one kind that come and go with requests: one that nobody else holds any more is used
-// again, so that no request allocates one. Invariant: at most kKept are kept. LANE ONLY.
+// Recycles objects of one kind that come and go with requests: an object that nobody else holds any
+// more is used again, so that requests allocate none. Invariant: at most kKept objects are kept.
+// Threads: LANE ONLY.
 #pragma once
 #include <cstddef>
 #include <memory>

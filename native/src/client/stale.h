@@ -1,4 +1,8 @@
-// What of the kernel's is wrong after a WRITE, and is forgotten before the writer is answered.
+// What the kernel has cached and a WRITE makes wrong: pages and attributes, which the kernel must
+// forget before the writer is answered.
+//
+// Invariant: the writer is answered after forget() has called `then`. Threads: stale_after() under
+// the inode's mutex, forget() ANY THREAD. Not here: how the kernel is notified (kernel_replies.h).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -9,16 +13,16 @@ namespace braidfs::client {
 
 class Context;
 
-// What a WRITE covers. past_pages: it came by a handle that goes past the kernel's pages, and is
-// not itself the write-back of one of them: the kernel waits for that one's answer while it is
-// asked to forget the page.
+// The bytes that a WRITE covers. past_pages: it came by a handle that bypasses the kernel's pages.
+// False also if the WRITE is the write-back of a page: the kernel would be asked to forget that
+// page while it waits for the answer.
 struct WriteReach {
   uint64_t begin = 0;
   uint64_t end = 0;
   bool past_pages = false;
 };
 
-// Pages that end where the file did, and the number of their READs in fuse/eof_pages.h.
+// EOF pages: where they end, and the number of their READs in fuse/eof_pages.h.
 struct CutPages {
   uint64_t end = Inode::kNotCut;
   uint64_t read = 0;
@@ -26,21 +30,21 @@ struct CutPages {
 
 struct Stale {
   CutPages cut;
-  bool mode = false;   // has set-id bits that are gone
-  uint64_t begin = 0;  // of pages with bytes of before
+  bool mode = false;   // the kernel knows a mode with set-id bits that are gone
+  uint64_t begin = 0;  // of pages with former bytes
   uint64_t length = 0;
   explicit operator bool() const noexcept { return cut.read != 0 || mode || length != 0; }
 };
 
-// LOCKED inode. A direct WRITE leaves what the kernel has as it is: pages that were filled while it
-// was on its way; a page that has zeros behind the former end, which is to be invalidated before
-// anybody is told the new one; and the mode. (Before any other one the kernel asks for set-id bits
-// to go.) kill: kCommitKill*.
+// What a WRITE makes wrong. A direct WRITE leaves alone what the kernel has cached: pages that were
+// filled while it was under way; a page with zeros behind the former end of the file, which must be
+// invalidated before anybody is told the new size; and the mode. (Before other WRITEs the kernel
+// itself asks to clear set-id bits.) kill: kCommitKill*. LOCKED inode.
 Stale stale_after(Context& context, Inode& inode, const WriteReach& reach, uint32_t kill,
                   bool grew);
 
-// `then` is called when the kernel has forgotten it. An invalidation of pages is one of the
-// attributes, too.
+// Calls `then` when the kernel has forgotten it. An invalidation of pages also invalidates the
+// attributes.
 void forget(Context& context, uint64_t ino, const Stale& stale, std::function<void()> then = {});
 
 }  // namespace braidfs::client

@@ -1,5 +1,8 @@
-// The inodes and handles that native knows, found by number. Sharded, so that lanes do not meet.
-// Bounded: kInodesMax and kHandlesMax; Python is refused beyond. ANY THREAD.
+// The inodes and handles that native knows, by number.
+//
+// The tables are sharded, so that lanes do not contend for one lock. Invariant: they have at most
+// kInodesMax and kHandlesMax entries; Python cannot add more. Threads: ANY THREAD. Not here: when
+// inodes and handles come and go (inodes.h, open_files.h).
 #pragma once
 #include <fcntl.h>
 
@@ -15,7 +18,7 @@
 
 namespace braidfs::client {
 
-// One open(2). error_seen is guarded by the inode's mutex.
+// One open of a file. error_seen is guarded by the inode's mutex.
 struct Handle {
   uint64_t fh = 0;
   InodePtr inode;
@@ -29,7 +32,7 @@ struct Handle {
   bool is_local() const noexcept {
     return local_open == LocalOpen::kKept || local_open == LocalOpen::kGranted;
   }
-  // The kernel reads and writes past its pages: every O_DIRECT handle is FOPEN_DIRECT_IO
+  // The kernel bypasses its pages for reads and writes: every O_DIRECT handle is FOPEN_DIRECT_IO
   // (open_reply.h).
   bool goes_past_pages() const noexcept { return direct || (open_flags & O_DIRECT) != 0; }
   bool writes_past_pages() const noexcept {
@@ -38,7 +41,7 @@ struct Handle {
 };
 using HandlePtr = std::shared_ptr<Handle>;
 
-// A bounded, sharded map from a number to a shared thing.
+// A bounded, sharded map from a number to a shared object.
 template <typename T>
 class ShardedTable {
  public:
@@ -50,7 +53,7 @@ class ShardedTable {
     const auto found = in.entries.find(number);
     return found == in.entries.end() ? nullptr : found->second;
   }
-  // The entry of that number, made if there was none; nullptr when the table is full.
+  // Returns the entry of that number, which is made if there is none. nullptr: the table is full.
   template <typename Make>
   std::shared_ptr<T> find_or(uint64_t number, Make make) {
     Shard& in = shard(number);
@@ -64,7 +67,8 @@ class ShardedTable {
   std::shared_ptr<T> take(uint64_t number) {
     return take_if(number, [](const T&) { return true; });
   }
-  // Takes the entry out if `may_go` (called under the shard's lock) says so.
+  // Removes the entry and returns it if `may_go` allows that; `may_go` is called under the shard's
+  // lock.
   template <typename MayGo>
   std::shared_ptr<T> take_if(uint64_t number, MayGo may_go) {
     Shard& in = shard(number);

@@ -1,17 +1,21 @@
-// WRITE: copies the bytes into pieces, and answers at once (write-behind) or when the targets have
-// acknowledged them (O_SYNC, O_DSYNC, no room in the budget of dirty bytes, or a target that had no
-// room a moment ago). O_DIRECT goes round the page cache, not round write-behind: its bytes leave
-// at once and merge with nothing (docs/decisions/0009).
+// WRITE: copies the bytes into pieces. It is answered at once (write-behind), or when the targets
+// have acknowledged the bytes: for O_SYNC and O_DSYNC, if the budget of dirty bytes has no room,
+// and if a target had no room a moment ago. An O_DIRECT write bypasses the page cache, but not
+// write-behind: its bytes are sent at once and coalesce with nothing (docs/decisions/0009).
 //
-// A file is written under an exclusive lease, which Python is asked for where it is missing. While
-// that is recalled and not yet returned the file is *shared*: writes still pass, but go through,
-// and one that makes the file longer is answered when the metaserver knows the size. An append goes
-// to the true end, whatever offset the kernel thought of (rule 13).
+// A file is written under an exclusive lease; if there is none, Python is asked for it. While the
+// lease is recalled and not yet returned, the file is *shared*: a WRITE still goes on, but it is
+// answered when the targets have its bytes, and if it makes the file longer, when the metaserver
+// knows the size. An append goes to the true end of the file, whatever offset the kernel sent (rule
+// 13).
 //
-// Small writes that lie side by side merge in a piece that is still filling, in whichever order
-// they come (docs/decisions/0042); large ones get pieces of their own, copied before the inode is
-// locked. A piece that is full leaves at once. Errors of pieces whose write was answered stay with
-// the inode; those of a waiting write are its answer.
+// Small writes that lie side by side coalesce in a piece that is still filling, in whichever order
+// they come (docs/decisions/0042). A large write gets pieces of its own, which are copied before
+// the inode is locked. A full piece is sent at once. Invariant: a WRITE is answered once; an error
+// of its pieces is its answer if it waits for them, and else stays with the inode. Threads:
+// write_request() on the lane that took the request; AskingWrite one at a time, the lane that let
+// it proceed; WriteOperation ANY LANE. Not here: which piece is sent when (piece_table.h), writes
+// of tiny files (inline_write.cpp).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -27,20 +31,20 @@ namespace braidfs::client {
 
 void write_request(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request);
 
-// It goes where the file ends, whatever the kernel thought of.
+// The WRITE goes to the end of the file, whatever offset the kernel sent.
 inline bool appends(const fuse::WriteRequest& request) noexcept {
   return (request.open_flags & O_APPEND) != 0 && (request.write_flags & fuse::kWriteFromCache) == 0;
 }
 
-// A WRITE that waits for an exclusive lease, for more room by the quotas, or for objects of a file
-// that lies in its inode's record. Has its own copy of the bytes. Of a file that may go on lying
-// there the question has the bytes with it (inline_write.cpp; docs/decisions/0037-inline-data.md),
-// and its answer is that of the WRITE.
+// A WRITE that waits for an exclusive lease, for more room by the quotas, or until a file that lies
+// in its inode's record has objects. It has its own copy of the bytes. If the file may go on lying
+// in the record, the lease request carries the bytes (inline_write.cpp;
+// docs/decisions/0037-inline-data.md), and the answer to the request is the answer to the WRITE.
 class AskingWrite final : public Operation {
  public:
   static constexpr uint32_t kLeaseRequestsMax = 6000;  // Python waits between them
-  static constexpr uint32_t kInlineWritesMax =
-      32;  // of one file: then it gets objects, which take any number
+  // After so many WRITEs to its record a file gets objects, which take any number of them.
+  static constexpr uint32_t kInlineWritesMax = 32;
 
   AskingWrite(HandlePtr handle, const fuse::WriteRequest& request);
   void ask(Lane& lane);
@@ -60,10 +64,10 @@ class AskingWrite final : public Operation {
   fuse::WriteRequest request_;
   uint32_t lease_requests_ = 0;
   uint64_t lease_request_ = 0;
-  std::shared_ptr<Inode::InlineAnswer> answer_;  // of the question that has the bytes
-  uint32_t kill_ = 0;                            // kCommitKill* that go with them
-  bool grew_ = false;                            // the file, by them
-  bool needs_objects_ = false;                   // that was refused
+  std::shared_ptr<Inode::InlineAnswer> answer_;  // to the lease request that has the bytes
+  uint32_t kill_ = 0;                            // kCommitKill* that go with the bytes
+  bool grew_ = false;                            // the bytes made the file longer
+  bool needs_objects_ = false;                   // the record may not take the bytes
 };
 
 // A WRITE that waits for its pieces.
@@ -75,21 +79,21 @@ class WriteOperation final : public Operation, public PieceWaiter {
     uint32_t count = 0;
     uint32_t kill = 0;    // kCommitKill*
     bool sync = false;    // O_SYNC, O_DSYNC: durable before it is answered
-    bool shared = false;  // the lease is recalled: a growth is committed before the answer
+    bool shared = false;  // the lease is recalled: a larger size is committed before the answer
   };
 
   WriteOperation(const fuse::RequestHead& head, Plan plan);
   void piece_added() noexcept { ++pending_; }
   void piece_done(Lane& lane, int error) override;
-  void proceed(Lane&) override {}           // waits for pieces only
-  void call_done(Lane&, Call&) override {}  // owns no calls: its pieces do
+  void proceed(Lane&) override {}           // it waits for pieces only
+  void call_done(Lane&, Call&) override {}  // its pieces own the calls
 
  private:
   void finish(Lane& lane);
   void tell(Lane& lane, bool grew);
 
   const Plan plan_;
-  std::atomic<uint32_t> pending_ = 1;  // the one who adds pieces holds one
+  std::atomic<uint32_t> pending_ = 1;  // pieces, and one for whoever adds them
   std::atomic<int> error_ = 0;
 };
 

@@ -1,7 +1,8 @@
-// What a policy knows of each file that is being read: bounded, and forgotten when nobody has read
-// the file for a while.
+// What a policy knows of each file that is being read. A file's state is forgotten when nobody has
+// read the file for a while.
 //
-// Invariant: at most kFilesMax files. Threads: any() ANY THREAD; the rest as its policy.
+// Invariant: there are at most kFilesMax files. Threads: any() ANY THREAD; the rest as policy.h
+// says.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -18,7 +19,8 @@ class FileStates {
  public:
   static constexpr size_t kFilesMax = 1024;
   static constexpr std::chrono::seconds kKeptFor{10};
-  static constexpr std::chrono::milliseconds kLookEvery{100};  // for what is too old, when full
+  // A full table looks for old files at most this often.
+  static constexpr std::chrono::milliseconds kLookEvery{100};
 
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
@@ -28,7 +30,7 @@ class FileStates {
     file->second.used = now;
     return &file->second.state;
   }
-  // A file that is not there yet is added; nullptr: there is no room.
+  // Adds the file if it is not there yet. nullptr: there is no room.
   State* find_or_add(uint64_t ino, Clock::time_point now) {
     if (State* const state = find(ino, now)) return state;
     if (files_.size() >= kFilesMax && !make_room(now)) return nullptr;
@@ -41,7 +43,7 @@ class FileStates {
     files_.erase(ino);
     count();
   }
-  // True: some files are left.
+  // Forgets files that nobody has read for kKeptFor. True: some files are left.
   bool expire(Clock::time_point now) {
     std::erase_if(files_, [&](const auto& file) { return now - file.second.used >= kKeptFor; });
     count();
@@ -63,7 +65,7 @@ class FileStates {
   void count() noexcept { count_.store(files_.size(), std::memory_order_relaxed); }
 
   std::unordered_map<uint64_t, File> files_{};
-  std::atomic<size_t> count_{0};  // of files_
+  std::atomic<size_t> count_{0};  // the size of files_
   Clock::time_point looked_{};
 };
 

@@ -1,13 +1,14 @@
-// READs that fill the kernel's page cache, of large files: what lies beyond a READ is fetched when
-// what lies before it was asked for, and the next windows of several at one distance
-// (docs/decisions/0043-mapped-models.md).
+// The policy for READs of large files that fill the kernel's page cache: bytes beyond a READ are
+// fetched if the bytes before it were asked for, and so are the next of several windows at one
+// distance (docs/decisions/0043-mapped-models.md).
 //
-// The kernel asks for each page once, in windows around what is touched or ahead of it, for several
-// threads at once: so the order of READs says little, and what has been asked for says most
-// (file_history.h). Beyond a READ as much is wanted as was asked for before it, up to
-// kPagesAheadMax, of what was not asked for. Until more was asked for than the kernel's own window
-// it may be just that, around one page; but not at the file's beginning. So a program that stops
-// has cost at most as much as it read. Threads: a policy's (policy.h).
+// The kernel asks for each page once, in windows around the page that is touched or ahead of it,
+// and for several threads at once. So the order of READs tells little, and what has been asked for
+// tells most (file_history.h). Beyond a READ, the policy wants as many bytes as were asked for
+// before it, at most kPagesAheadMax, and only bytes that were not asked for. So a program that
+// stops has made it fetch at most as much as the program read. It wants nothing before more bytes
+// were asked for than the kernel's own window around one page has; at the file's beginning
+// kFirstMin bytes are enough. Threads: as policy.h says.
 #pragma once
 #include <cstdint>
 
@@ -19,17 +20,19 @@ namespace braidfs::client::prefetch {
 
 class PageHistory final : public Policy {
  public:
-  // Smaller READs are of a file that is read already: threads that touch one window at once make
-  // the kernel read it in bits.
+  // A smaller READ belongs to a file that is being read already: threads that touch one window at
+  // once make the kernel read it in small parts.
   static constexpr uint32_t kReadMin = 128u << 10;
-  static constexpr uint64_t kFirstMin = 4u << 20;   // before a READ, from the file's beginning
-  static constexpr uint64_t kAroundMax = 8u << 20;  // before any other READ: the kernel's window,
-                                                    // twice its default by POSIX_FADV_SEQUENTIAL
+  // So many bytes must have been asked for before a READ, if they begin with the file ...
+  static constexpr uint64_t kFirstMin = 4u << 20;
+  // ... and more than so many before any other READ: this is the kernel's own window, which
+  // POSIX_FADV_SEQUENTIAL makes twice as large as its default.
+  static constexpr uint64_t kAroundMax = 8u << 20;
   static constexpr uint64_t kPagesAheadMax = 32u << 20;
-  static constexpr uint64_t kNearBytes = 4u << 20;  // behind a READ; what is beyond is far
-  static constexpr uint64_t kSkipMax = 64u
-                                       << 20;  // of what was asked for, in search of what was not
-  static constexpr uint64_t kWindowMax = 16u << 20;  // of windows at one distance
+  static constexpr uint64_t kNearBytes = 4u << 20;  // behind a READ; bytes beyond are far
+  // The search for bytes that were not asked for ends after so many that were.
+  static constexpr uint64_t kSkipMax = 64u << 20;
+  static constexpr uint64_t kWindowMax = 16u << 20;  // the length of windows at one distance
   static constexpr uint64_t kWindowsMax = 4;
 
   explicit PageHistory(Share& share) : share_(share) {}

@@ -1,8 +1,8 @@
-// What a policy sees of the table when a READ has come, and where it says what else is to be
-// fetched of that file. What is wanted first is fetched first.
+// A plan shows a policy the table when a READ has come, and takes what else the policy wants of
+// that file. What is wanted first is fetched first.
 //
-// Invariant: what want() took is under way in the table. Threads: none of its own; lives while the
-// Prefetcher's mutex is held.
+// Invariant: the extents that want() took are under way in the table. Threads: none of its own; it
+// lives while the Prefetcher's mutex is held. Not here: whose bytes they are (table.h).
 #pragma once
 #include <cstdint>
 
@@ -13,20 +13,20 @@ namespace braidfs::client::prefetch {
 
 class Plan {
  public:
-  // `extents` nullptr: nothing may be begun now, and want() refuses all.
+  // `extents` may be nullptr: then nothing may be begun now, and want() refuses everything.
   Plan(Table& table, const CachedExtent& extent, Extents* extents, Clock::time_point now)
       : table_(table), extent_(extent), extents_(extents), now_(now) {}
 
   const CachedExtent& extent() const noexcept { return extent_; }  // of the READ
   Clock::time_point now() const noexcept { return now_; }
 
-  // Where the first bytes at or behind that offset are that are here or under way; the end of all
-  // files if there are none.
+  // Where the first entry begins and ends that ends behind that offset, fetched or under way; the
+  // largest offset if there is none.
   Table::Cover next(uint64_t offset) const {
     return table_.next(extent_.ino, offset).value_or(Table::Cover{~uint64_t{0}, ~uint64_t{0}});
   }
-  // Of these bytes what is neither here nor under way is fetched; `given` of them will not be asked
-  // for. False: there is no room for all of them.
+  // Fetches those of these bytes that are neither here nor under way; `given` of them will not be
+  // asked for. False: there is no room for all of them.
   bool want(Share& share, uint64_t begin, uint64_t end, Priority priority, uint32_t given = 0) {
     return extents_ != nullptr &&
            table_.begin(share, {extent_.ino, begin, end, priority, given}, *extents_, now_);

@@ -1,10 +1,10 @@
-// A policy: from what programs do it tells what will be read next.
+// A policy tells from what programs do which extents they will read next.
 //
-// It hears of READs and closes and says what is wanted; it fetches nothing, has no clock and no
-// lock. A new one is a class of this kind and a line in Prefetcher's constructor. Policies that
-// listen to something else as well have methods of their own for that (announced_order.h,
-// whole_small_files.h). Threads: watches() and any() ANY THREAD, without a lock; the rest
-// guarded by the Prefetcher's mutex.
+// It is told of READs and closes, and says which extents are wanted. It fetches nothing, and has no
+// clock and no lock. A new policy is a class of this kind and a line in Prefetcher's constructor. A
+// policy that is told of other things as well has methods of its own for them (announced_order.h,
+// whole_small_files.h). Threads: watches() and any() ANY THREAD, without a lock; the rest is
+// guarded by the Prefetcher's mutex. Not here: where the bytes go (table.h).
 #pragma once
 #include <cstdint>
 
@@ -16,25 +16,25 @@ namespace braidfs::client::prefetch {
 
 class Policy {
  public:
-  // Files from this size on are the readers' policies'; smaller ones are fetched whole, or left to
-  // the kernel's read-ahead.
+  // Sequential and PageHistory watch files from this size on. Smaller files are fetched whole, or
+  // left to the kernel's read-ahead.
   static constexpr uint64_t kLargeFileMin = 8u << 20;
   static constexpr uint32_t kSmallFileMax = 1u << 20;
 
   virtual ~Policy() = default;
 
-  // Whether it wants to hear of this READ, or may have had its bytes fetched. READs that no policy
-  // watches cost no lock.
+  // Whether the policy is to be told of this READ, or may have had its bytes fetched. A READ that
+  // no policy watches costs no lock.
   virtual bool watches(const CachedExtent& extent, For whom) const noexcept = 0;
-  // Whether it has something of any file.
+  // Whether the policy has state or entries of any file.
   virtual bool any() const noexcept = 0;
-  // A READ that it watches has come.
+  // A READ that the policy watches has come.
   virtual void read(Plan& /*plan*/, For /*whom*/) {}
   // A READ of that file was answered from the table.
   virtual void given(uint64_t /*ino*/, Table& /*table*/) {}
   // A handle of the file was closed; is_last: nobody has it open any more.
   virtual void closed(uint64_t ino, bool is_last, Table& table) = 0;
-  // Forgets what is too old. True: it still has something that will be.
+  // Forgets what is too old. True: something is left to forget later.
   virtual bool expire(Table& table, Clock::time_point now) = 0;
 
  protected:

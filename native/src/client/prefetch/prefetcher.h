@@ -1,16 +1,16 @@
-// What is read before anybody asks for it: the one place that lanes and operations talk to.
+// The prefetcher: the one place that lanes and operations use for bytes that are read before
+// anybody asks for them.
 //
-// It tells the policies what programs do and puts what they want where it goes:
-//  - client memory (table.h): extents of large files, announced files;
-//  - the kernel's pages (KernelReplies::store_pages): small files, with their OPEN;
-//  - storage servers' page caches (server_caches.h): small files of granted directories.
-// One budget bounds the table, one count says how much is under way, one timer removes what nobody
-// reads. A new policy is a class (policy.h) and its line in the constructor.
+// It tells the policies what programs do, and puts what they want where it goes:
+// - client memory (table.h): extents of large files, announced files;
+// - the kernel's pages (KernelReplies::store_pages): small files, with their OPEN;
+// - the page caches of storage servers (server_caches.h): small files of granted directories.
+// One budget bounds the table, one count says how much is under way, and one timer removes what
+// nobody reads. A new policy is a class (policy.h) and a line in the constructor.
 //
-// Invariant: bytes are given only to READs whose caller saw, under the inode's mutex, that DATA is
-// leased and the stamp is the one asked for. Threads: ANY THREAD; the table and the policies are
-// guarded by mu_, a leaf. A READ that no policy watches, and an OPEN, take no lock.
-//
+// Invariant: bytes are given only to a READ whose caller has seen, under the inode's mutex, that
+// DATA is leased and that the stamp is the one asked for. Threads: ANY THREAD; the table and the
+// policies are guarded by mu_, a leaf. A READ that no policy watches, and an OPEN, take no lock.
 // Not here: who fetches (prefetching.h, early_fetch.h, opened_fetch.h, server_fetch.h), the local
 // cache (local_cache.h).
 #pragma once
@@ -41,19 +41,20 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // So many bytes may lie in client memory, under way or unread; 0, as in the beginning: nothing
-  // is fetched, anywhere. fills_pages: small files may go into the kernel's pages.
+  // At most so many bytes may lie in client memory, under way or unread. 0, the initial value:
+  // nothing is fetched to any place. fills_pages: small files may go into the kernel's pages.
   void limit(uint64_t bytes_max, bool fills_pages) noexcept;
   bool is_on() const noexcept { return table_.limit() != 0; }
-  // Nothing more is begun, or again.
+  // Pauses or resumes: while it is paused, no prefetch begins.
   void pause(bool is_paused) noexcept { is_paused_ = is_paused; }
   size_t under_way() const;
   uint64_t bytes() const;
-  // The machine's memory is short: all that is here goes.
+  // The machine's memory is short: all fetched bytes and wanted files are dropped.
   void let_go();
-  // True for one caller, who then calls expire() every kExpireEvery until that says false.
+  // Returns true to one caller, who then calls expire() every kExpireEvery until that returns
+  // false.
   bool takes_timer() noexcept { return !has_timer_.exchange(true); }
-  // Lets go of what nobody reads. False: nothing is left, and the timer may end.
+  // Drops entries that nobody reads. False: nothing is left, and the timer may end.
   bool expire(Clock::time_point now);
   void add_counters(std::vector<std::pair<std::string, uint64_t>>& all) const;
 
@@ -62,24 +63,25 @@ class Prefetcher {
   struct Reading {
     CachedExtent extent{};
     For whom = For::kProgram;
-    bool only_looks = false;  // nothing is begun: the same READ asks once more, or it is an OPEN
+    bool only_looks = false;  // nothing is begun: the same READ asks again, or this is an OPEN
     Clock::time_point now{};
   };
-  // One that is watched. kYes: `parts` are it. kWait: `reader` proceeds when more has come.
-  // Whatever it is, the caller has `wanted` fetched: each extent is under way until fetched() or
-  // missed().
+  // Reads an extent that is watched. kYes: `parts` are its bytes. kWait: `reader` proceeds when
+  // more bytes have come. In each case the caller must have `wanted` fetched: each of these extents
+  // is under way until fetched() or missed().
   Found read(const Reading& reading, Parts& parts, const Waiter& reader, Extents& wanted);
-  // Returns those who waited; they look again.
+  // Both return the operations that waited, which look again.
   Waiters fetched(const CachedExtent& extent, Buffer bytes, Clock::time_point now);
   Waiters missed(uint64_t ino, uint64_t offset);
-  // Without a lock: whether closes matter.
+  // Whether closed() must be called for closes. It takes no lock.
   bool any() const noexcept;
   void closed(uint64_t ino, bool is_last);
 
   // ---- announced files ----
   size_t announce(std::span<const uint64_t> inos, bool replaces);
   bool has_announced() const noexcept { return announced_order_.has_wanted(); }
-  // What is to be fetched now: each file is under way until fetched() or missed() of its beginning.
+  // The files that are to be fetched now: each is under way until fetched() or missed() for its
+  // beginning.
   std::vector<uint64_t> take_announced(Clock::time_point now);
 
   // ---- whole small files ----

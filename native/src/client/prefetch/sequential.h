@@ -1,11 +1,12 @@
-// Programs that read a large file from one place on, past the page cache (O_DIRECT): what comes
-// next is fetched before it is asked for (docs/decisions/0040-streams.md).
+// The policy for programs that read a large file sequentially past the page cache (O_DIRECT): the
+// bytes that follow are fetched before they are asked for (docs/decisions/0040-streams.md).
 //
-// A run is READs of one size, each where the last one ended, a little out of order as lanes take
-// them at once. A file has some runs, told apart by where they are. Beyond the newest READ of a run
-// as much is wanted as the run has read, up to kWindowMax, in extents of the READs' size: so a
-// program that stops has cost at most as much as it read. Random and strided READs are no run.
-// Threads: a policy's (policy.h).
+// A run is a series of READs of one size, each of which begins where the last one ended; they may
+// come a little out of order, since lanes take them at the same time. A file may have several runs,
+// told apart by their places. Beyond the newest READ of a run, the policy wants as many bytes as
+// the run has read, at most kWindowMax, in extents of the READs' size. So a program that stops has
+// made it fetch at most as much as the program read. Random and strided READs form no run. Threads:
+// as policy.h says.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -18,12 +19,12 @@ namespace braidfs::client::prefetch {
 
 class Sequential final : public Policy {
  public:
-  static constexpr uint32_t kReadMin = 128u << 10;  // smaller READs are of no run
+  static constexpr uint32_t kReadMin = 128u << 10;  // smaller READs form no run
   static constexpr uint64_t kWindowMax = 16u << 20;
-  static constexpr uint64_t kNearBytes = 4u << 20;  // behind a READ; what is beyond is far
-  static constexpr uint32_t kRunMin = 4;            // READs
-  static constexpr uint32_t kEarlyMax = 8;  // that came before an earlier one, in sizes of READs
-  static constexpr size_t kRunsMax = 8;     // of a file
+  static constexpr uint64_t kNearBytes = 4u << 20;  // behind a READ; bytes beyond are far
+  static constexpr uint32_t kRunMin = 4;            // READs that make a run
+  static constexpr uint32_t kEarlyMax = 8;          // how many READs early a READ may come
+  static constexpr size_t kRunsMax = 8;             // in one file
 
   explicit Sequential(Share& share) : share_(share) {}
 
@@ -39,8 +40,8 @@ class Sequential final : public Policy {
   struct Run {
     uint32_t size = 0;   // of its READs
     uint32_t count = 0;  // of READs that followed each other
-    uint64_t next = 0;   // where the next one begins
-    uint64_t ahead = 0;  // end of what was wanted
+    uint64_t next = 0;   // where the next READ begins
+    uint64_t ahead = 0;  // where the wanted bytes end
     uint32_t early = 0;  // bit n: the READ that begins n + 1 sizes behind next was seen
     Clock::time_point used{};
   };

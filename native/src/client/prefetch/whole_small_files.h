@@ -1,11 +1,11 @@
-// Whether the small files that programs open are read whole. Then the next one is fetched with its
-// OPEN into the kernel's pages (docs/decisions/0045-fetched-with-the-open.md), and storage servers
-// are told of those that a directory's grant brought (0049-fetched-ahead.md).
+// Whether programs read the small files that they open whole. If so, the next one is fetched with
+// its OPEN into the kernel's pages (docs/decisions/0045-fetched-with-the-open.md), and storage
+// servers are told of those that a directory's grant brought (0049-fetched-ahead.md).
 //
-// READs of a file that was fetched with its OPEN are not seen, so every kProbeEvery-th open is a
-// probe, which is left as it is and judged at its close; so are all opens until kScoreEnough probes
-// in a row were read whole. Invariant: the score is between 0 and kScoreMax. Threads: ANY THREAD,
-// atomics alone: an OPEN takes no lock for it.
+// READs of a file that was fetched with its OPEN are not seen here. So every kProbeEvery-th open is
+// a probe: its file is not fetched, and at its close it shows whether it was read whole. All opens
+// are probes until the score of earlier probes reaches kScoreEnough. Invariant: the score is
+// between 0 and kScoreMax. Threads: ANY THREAD, with atomics alone: an OPEN takes no lock for it.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -20,10 +20,10 @@ class WholeSmallFiles {
  public:
   static constexpr int kScoreEnough = 16;
   static constexpr int kScoreMax = 32;
-  static constexpr int kCostOfOther = 8;  // of a file that was not read, or not whole
+  static constexpr int kCostOfOther = 8;  // what a file costs that was not read whole
   static constexpr uint32_t kProbeEvery = 16;
 
-  // Off in the beginning. fills_pages: files may be fetched with their OPEN.
+  // It is off at first. fills_pages: files may be fetched with their OPEN.
   void turn(bool on, bool fills_pages) noexcept {
     on_ = on;
     fills_pages_ = fills_pages;
@@ -31,7 +31,7 @@ class WholeSmallFiles {
   bool is_on() const noexcept { return on_; }
   bool are_usual() const noexcept { return score_ >= kScoreEnough; }
 
-  // A file of that size is opened, and nobody else has it open: what to do.
+  // Decides what to do when a file of that size is opened, and nobody else has it open.
   Sink opened(uint64_t size) noexcept {
     if (!on_ || size == 0 || size > Policy::kSmallFileMax) return Sink::kNone;
     if (!fills_pages_ || !are_usual()) return Sink::kProbe;
@@ -49,7 +49,8 @@ class WholeSmallFiles {
     }
   }
 
-  // A directory's grant brought this file: kServers if it is bytes of one object, and few.
+  // A directory's grant brought this file. Returns kServers if the file is not large and its bytes
+  // lie in one object.
   Sink granted(const Attributes& attributes, const FileView& view) const noexcept {
     const uint64_t size_max = std::min<uint64_t>(view.chunk_size, limits::kFetchLengthMax);
     const bool is_fit =

@@ -125,7 +125,7 @@ async def _settle(
         count = datapath.mounting.unanswered()
         raise NotHandedError(f"{count} requests wait, perhaps for a server")
     with trio.move_on_after(SYNC_TIMEOUT_S) as syncing:
-        await files.births.give_back_all()
+        await files.delegated_changes.give_back_all()
         files.inodes.single_open()
         files.ahead.clear()
         files.inodes.unkeep_all()

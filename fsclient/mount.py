@@ -203,7 +203,7 @@ class MountedClient:
         datapath = await self._make_datapath(meta)
         tasks.start_soon(rest_memory, datapath.io, self._plan.options)
         files = self._files = self._make_files(meta, datapath)
-        files.births.proves_slots = self._grant.is_own
+        files.delegated_changes.proves_slots = self._grant.is_own
         data = self._data = DataConnections(
             datapath.cluster,
             self._connect_data,
@@ -300,7 +300,7 @@ class MountedClient:
         )
         if options.sealed:
             datapath.mounting.seal()
-        datapath.changes.inline_births(options.inline)
+        datapath.changes.inline_creations(options.inline)
         set_prefetch(datapath, options)
         await open_cache(options, datapath.io, meta, lambda: self._map, needed=not self._handed)
         self._survival = Survival(datapath)
@@ -404,7 +404,7 @@ class MountedClient:
             reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
             ask=lambda ino, end: nursery.start_soon(files.files.ask, ino, end),
             write_inline=lambda *event: nursery.start_soon(files.files.inline_writes.write, *event),
-            births=files.births.wait,
+            changes_wait=files.delegated_changes.wait,
             cut=files.files.cuts.tell,
             listener=files.recalls,
         )
@@ -492,7 +492,7 @@ class MountedClient:
         before, self._map = self._map, cluster_map
         are_others = before is not None and before.open_targets() != cluster_map.open_targets()
         if are_others and self._files is not None:
-            self._files.births.renew_slots()
+            self._files.delegated_changes.renew_slots()
         if self._data is not None:
             self._data.map_changed(cluster_map)
 
@@ -549,7 +549,7 @@ class MountedClient:
 
     def _asking(self, op: Op) -> None:
         if self._files is not None:
-            self._files.births.before(op)
+            self._files.delegated_changes.before(op)
 
     def _replied(self, op: Op, message: object, request_id: int) -> None:
         if self._files is not None:

@@ -42,7 +42,7 @@ class Handlers:
     call: Callable[[int, int, int, int, bytes], None]
     ask: Callable[[int, int], None]
     write_inline: Callable[[int, int, int, bytes], None]
-    births: Callable[[], None]
+    changes_wait: Callable[[], None]
     cut: Callable[[int, int, int, int, bytes], None]
     listener: Listener | None = None
 
@@ -96,8 +96,8 @@ class Reaper:
             to.ask(ino, a)
         elif kind == EventKind.WRITE_INLINE:
             to.write_inline(ino, a, b, event.payload)
-        elif kind == EventKind.BIRTHS:
-            to.births()
+        elif kind == EventKind.CHANGES_WAIT:
+            to.changes_wait()
         else:
             self._dispatch_rare(event)
 

@@ -41,7 +41,7 @@ class EventKind(IntEnum):
     CORRUPT = 10
     CALL = 11
     ASK = 20
-    BIRTHS = 24
+    CHANGES_WAIT = 24
     CUT = 25
     WRITE_INLINE = 26
 

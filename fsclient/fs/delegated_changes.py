@@ -137,7 +137,7 @@ class DelegatedChanges:
                 self._ask(0, slots=True)
             return
         self._delegate(directory)
-        self._lanes.changes.births_refuse((), ())
+        self._lanes.changes.creations_refuse((), ())
 
     def touched(self, parent: int) -> None:
         """The metaserver changed something in parent that lanes might have done: a name was removed
@@ -224,7 +224,7 @@ class DelegatedChanges:
         if is_held:
             self._shares.told(parent, reply.files, reply.size_limit)
         is_theirs = is_held and self._delegate(parent)
-        self._lanes.changes.births_refuse(reply.uids, reply.gids)
+        self._lanes.changes.creations_refuse(reply.uids, reply.gids)
         given = [(slot.ino, slot.layout, slot.capability) for slot in reply.slots]
         self._lanes.changes.slots_put(given)
         if self.proves_slots:
@@ -275,9 +275,9 @@ class DelegatedChanges:
     # ---- changes --------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """A BIRTHS event: lanes changed names. Changes gather while a batch is in flight, and for a
-        moment in any case: most small files are written and closed by then and reported once, and
-        nothing is done here for each single change."""
+        """A CHANGES_WAIT event: lanes changed names. Changes gather while a batch is in flight, and
+        for a moment in any case: most small files are written and closed by then and reported
+        once, and nothing is done here for each single change."""
         if not self._in_flight:
             self._due.set()
 
@@ -291,7 +291,7 @@ class DelegatedChanges:
         if newborn is None or newborn.is_whole or written[2] & ~(COMMIT_SIZE | COMMIT_MTIME):
             return None
         if written.flags & COMMIT_MTIME and self._inodes.is_being_set(ino):
-            return None  # mtime was set before: births are sent before settings
+            return None  # mtime was set before: creations are sent before settings
         if inline and (written.size != len(inline) or newborn.birth.changes):
             return None
         return newborn.write(written, inline)
@@ -304,7 +304,7 @@ class DelegatedChanges:
     def collect(self, *, spare_open: bool = False) -> None:
         """Takes all changes from the lanes."""
         for run in self._lanes.changes.changes_take(spare_open):
-            for born in run.births:
+            for born in run.creations:
                 self._note(birth_of(born), born.fh, born.inline_bytes)
             self._note_removals([removal_of(row) for row in run.removals])
             for row in run.settings:
@@ -387,7 +387,7 @@ class DelegatedChanges:
         for birth in batch.births:
             del self._newborns[birth.ino]
         if batch.births:
-            self._lanes.changes.births_told([birth.ino for birth in batch.births])
+            self._lanes.changes.creations_reported([birth.ino for birth in batch.births])
         return batch
 
     def _post(self, batch: ChangeBatch) -> None:

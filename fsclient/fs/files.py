@@ -84,7 +84,9 @@ class Files:
         self._handles: dict[int, int] = {}
         self.was_read: Callable[[int], None] = lambda ino: None  # opened for reading by Python
         self.opening: Callable[[int], None] = lambda ino: None
-        self.births = DelegatedChanges(meta, lanes, leases, inodes, self._born, complete.noted, log)
+        self.delegated_changes = DelegatedChanges(
+            meta, lanes, leases, inodes, self._born, complete.noted, log
+        )
 
     # ---- opening and closing ------------------------------------------------------------------
 
@@ -131,7 +133,7 @@ class Files:
         change = Change(size=0, kill_set_ids=kill_set_ids, in_group=requester.in_group)
         attributes = await self._open_existing(inode, attributes, flags, change)
         if reply.parents:
-            self.births.created(parent)
+            self.delegated_changes.created(parent)
         return self._opened(inode, flags, attributes)
 
     async def open_sealed(self, ino: int) -> int:
@@ -167,7 +169,7 @@ class Files:
     def released(self, fh: int, ino: int) -> None:
         """The kernel closed a handle (RELEASE event)."""
         if fh >= FIRST_HANDLE and fh not in self._handles:
-            self.births.collect()
+            self.delegated_changes.collect()
         if self._handles.pop(fh, None) is not None:
             self._inodes.release(ino)
         elif fh >= FIRST_HANDLE:
@@ -313,7 +315,7 @@ class Files:
         """Lanes could have made this change if the directory were delegated."""
         parent = self._inodes.parents.of(ino)
         if parent:
-            self.births.touched(parent)
+            self.delegated_changes.touched(parent)
 
     def _changed(
         self, inode: OpenInode | None, token: int, reply: Opened, change: Change
@@ -548,12 +550,11 @@ class Files:
 
     def commit(self, token: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
         """A COMMIT event, answered with commit_done. The request is urgent: only this client knows
-        the state, and the return of the lease must not overtake it. It has bytes only for
-        births."""
+        the state, and the return of the lease must not overtake it. New files may have bytes."""
         file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack_from(payload)
         inline = payload[_COMMIT_EVENT.size :]
         written = Written(size, mtime_ns, flags)
-        if not durable and (born := self.births.written(ino, written, inline)):
+        if not durable and (born := self.delegated_changes.written(ino, written, inline)):
             self._see_written(born)
             if inline and (inode := self._inodes.get(ino)):
                 inode.is_inline = True

@@ -52,13 +52,13 @@ class FileSystem:
             lanes, leases, trio.current_time, lambda: meta.sole_until, believe_names_s
         )
         self.files = Files(meta, lanes, leases, self.inodes, self.complete, self.next_handle, log)
-        self.births = self.files.births
+        self.delegated_changes = self.files.delegated_changes
         self.ahead = Ahead(meta, lanes, leases, self.inodes, self.complete, log)
         self.announced = Announced(lanes, self.ahead)
         self.files.was_read = self.ahead.was_read
-        self.inodes.catch_up = self.births.catch_up
+        self.inodes.catch_up = self.delegated_changes.catch_up
         self.namespace = Namespace(
-            meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births
+            meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.delegated_changes
         )
         self.namespace.before_write = self.files.before_write
         self.namespace.tell_written = self.files.commit_written
@@ -75,7 +75,7 @@ class FileSystem:
             self.files.settle,
             self._publish,
             self._tell,
-            self.births.give_back,
+            self.delegated_changes.give_back,
             self.inodes.lost_lease,
             self.closer.close_now,
             self.inodes.single,
@@ -90,7 +90,7 @@ class FileSystem:
         and read before a program asks for them."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.closer.run)
-            nursery.start_soon(self.births.run)
+            nursery.start_soon(self.delegated_changes.run)
             nursery.start_soon(self.locks.watch_descriptors)
             if prefetches:
                 nursery.start_soon(self.ahead.run)
@@ -98,7 +98,7 @@ class FileSystem:
 
     async def _tell(self, ino: int) -> None:
         """Commits or reports what only this client knows of the inode."""
-        await self.births.settle(ino)
+        await self.delegated_changes.settle(ino)
         await self.locks.tell_closes(ino)
         await self.files.tell_size(ino)
 
@@ -112,7 +112,7 @@ class FileSystem:
 
     def exclusive(self) -> tuple[int, ...]:
         """The inodes that only this session may change, for SESSION_OPEN."""
-        return tuple({*self.leases.exclusive(), *self.births.parents_on_way()})
+        return tuple({*self.leases.exclusive(), *self.delegated_changes.parents_on_way()})
 
     def restorable(self) -> Iterator[LeaseRestore]:
         """The shared leases for a restarted metaserver: those of open files first."""
@@ -121,18 +121,18 @@ class FileSystem:
     def restarted(self) -> None:
         """The metaserver was restarted."""
         self.recalls.restarted()
-        self.births.renew_slots()
+        self.delegated_changes.renew_slots()
 
     def losing_session(self) -> None:
         """The session is evicted; callers that wait for the metaserver learn it afterwards. Changes
         of names that the metaserver has not answered are lost."""
-        self.births.collect()
-        self.directories.lose(self.births.parents_on_way())
+        self.delegated_changes.collect()
+        self.directories.lose(self.delegated_changes.parents_on_way())
 
     def lost_session(self) -> None:
         """The session was evicted: everything cached is void, everything not committed is lost."""
         self.losing_session()
-        self.births.lose()
+        self.delegated_changes.lose()
         self.inodes.unkeep_all()
         self.recalls.evicted()
         self.complete.clear()

@@ -28,14 +28,14 @@ class Shares:
         if not files:
             self.forget(directory)
             return
-        self._changes.births_share(directory, files, size_limit)
+        self._changes.creations_share(directory, files, size_limit)
         had = self._shares.get(directory)
         self._shares[directory] = _Share((had.left if had else 0) + files, files, size_limit)
 
     def forget(self, directory: int) -> None:
         """The directory has no share any more: lanes make no files in it, or without limits."""
         if self._shares.pop(directory, None) is not None:
-            self._changes.births_unshare(directory)
+            self._changes.creations_unshare(directory)
 
     def used(self, directory: int) -> None:
         """Lanes made a file."""

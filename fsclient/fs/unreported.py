@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from fscommon.layout.attributes import LEASE_WRITER, with_lease
 from fscommon.layout.layout import with_inline
-from fscommon.native_ports import BirthRow, MoveRow, RemovalRow, SettingRow
+from fscommon.native_ports import CreationRow, MoveRow, RemovalRow, SettingRow
 from fscommon.wire.births import Birth, ChangeBatch, Move, Removal, Setting
 from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE
 
@@ -79,7 +79,7 @@ def with_bytes(birth: Birth, inline: bytes) -> Birth:
     return replace(birth, layout=with_inline(birth.layout, inline)) if inline else birth
 
 
-def birth_of(row: BirthRow) -> Birth:
+def birth_of(row: CreationRow) -> Birth:
     return Birth(*_birth_fields(row))
 
 

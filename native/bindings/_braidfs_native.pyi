@@ -506,7 +506,7 @@ class NamesPort:
         The kernel drops these pages of an inode; offset -1: its attributes alone. Raises OSError.
         """
 
-class BirthRow:
+class CreationRow:
     """
     A new file that lanes made; fh: the handle that it is open by, if it is; inline_bytes: all of it, if that is to lie in its record.
     """
@@ -641,10 +641,10 @@ class MoveRow:
     def replaced_record(self) -> bytes: ...
 
 class ChangeRun:
-    """Births, behind them removals and settings, then moves."""
+    """Creations, behind them removals and settings, then moves."""
 
     @property
-    def births(self) -> list[BirthRow]: ...
+    def creations(self) -> list[CreationRow]: ...
 
     @property
     def removals(self) -> list[RemovalRow]: ...
@@ -671,15 +671,15 @@ class ChangesPort:
         Slots for new files: (inode, layout, capability). Raises ValueError beyond 4096.
         """
 
-    def births_refuse(self, uids: Sequence[int], gids: Sequence[int]) -> None:
+    def creations_refuse(self, uids: Sequence[int], gids: Sequence[int]) -> None:
         """Files of these users and groups are made by upcalls: they have quotas."""
 
-    def births_share(self, directory: int, files: int, size_limit: int) -> None:
+    def creations_share(self, directory: int, files: int, size_limit: int) -> None:
         """
         So many files more may be made in a directory of a tree with limits, each up to a size.
         """
 
-    def births_unshare(self, directory: int) -> None:
+    def creations_unshare(self, directory: int) -> None:
         """The directory has no such share any more."""
 
     def slots_clear(self) -> None:
@@ -699,12 +699,12 @@ class ChangesPort:
     def changes_told(self, count: int) -> None:
         """The metaserver has answered so many removals, settings and moves."""
 
-    def births_told(self, inos: Sequence[int]) -> None:
+    def creations_reported(self, inos: Sequence[int]) -> None:
         """
         The metaserver is told of these new files as they are: nothing more comes along with them.
         """
 
-    def inline_births(self, length_max: int) -> None:
+    def inline_creations(self, length_max: int) -> None:
         """
         Before start(): new files of so many bytes at most may lie in their record (decision 0037); 0: none.
         """

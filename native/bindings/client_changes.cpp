@@ -25,7 +25,7 @@ using client::Datapath;
 
 namespace {
 
-struct BirthRow {
+struct CreationRow {
   uint64_t ino = 0;
   uint64_t parent = 0;
   nb::bytes name;
@@ -76,7 +76,7 @@ struct MoveRow {
 };
 
 struct ChangeRun {
-  nb::list births;
+  nb::list creations;
   nb::list removals;
   nb::list settings;
   nb::list moves;
@@ -89,10 +89,10 @@ nb::bytes record_bytes(const record::Record& record) {
 nb::object row_of(const names::Birth& birth) {
   const auto& since = birth.since;
   const bool writable = since.is_open && (birth.open_flags & O_ACCMODE) != O_RDONLY;
-  return nb::cast(BirthRow{birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
-                           birth.gid, birth.time_ns, bytes_of(birth.layout), writable,
-                           since.changes, since.size, since.mtime_ns, since.is_open, birth.fh,
-                           bytes_of(since.inline_bytes)});
+  return nb::cast(CreationRow{birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
+                              birth.gid, birth.time_ns, bytes_of(birth.layout), writable,
+                              since.changes, since.size, since.mtime_ns, since.is_open, birth.fh,
+                              bytes_of(since.inline_bytes)});
 }
 
 nb::object row_of(const names::Removal& removal) {
@@ -112,8 +112,8 @@ nb::object row_of(const names::Move& move) {
                           record_bytes(move.replaced_record)});
 }
 
-// Runs: births, then removals and settings, whose order among themselves is of no matter (a file of
-// which a name goes is not open), then moves.
+// Runs: creations, then removals and settings, whose order among themselves is of no matter (a file
+// of which a name goes is not open), then moves.
 nb::list changes_take(Datapath& path, bool spare_open) {
   constexpr std::array<size_t, 4> kRank = {0, 1, 1, 2};  // of Birth, Removal, Setting, Move
   nb::list runs;
@@ -148,24 +148,25 @@ void slots_put(Datapath& path,
 }
 
 void bind_rows(nb::module_& module) {
-  nb::class_<BirthRow>(module, "BirthRow",
-                       "A new file that lanes made; fh: the handle that it is open by, if it is; "
-                       "inline_bytes: all of it, if that is to lie in its record.")
-      .def_ro("ino", &BirthRow::ino)
-      .def_ro("parent", &BirthRow::parent)
-      .def_ro("name", &BirthRow::name)
-      .def_ro("mode", &BirthRow::mode)
-      .def_ro("uid", &BirthRow::uid)
-      .def_ro("gid", &BirthRow::gid)
-      .def_ro("time_ns", &BirthRow::time_ns)
-      .def_ro("layout", &BirthRow::layout)
-      .def_ro("writable", &BirthRow::writable)
-      .def_ro("changes", &BirthRow::changes)
-      .def_ro("size", &BirthRow::size)
-      .def_ro("mtime_ns", &BirthRow::mtime_ns)
-      .def_ro("is_open", &BirthRow::is_open)
-      .def_ro("fh", &BirthRow::fh)
-      .def_ro("inline_bytes", &BirthRow::inline_bytes);
+  nb::class_<CreationRow>(
+      module, "CreationRow",
+      "A new file that lanes made; fh: the handle that it is open by, if it is; "
+      "inline_bytes: all of it, if that is to lie in its record.")
+      .def_ro("ino", &CreationRow::ino)
+      .def_ro("parent", &CreationRow::parent)
+      .def_ro("name", &CreationRow::name)
+      .def_ro("mode", &CreationRow::mode)
+      .def_ro("uid", &CreationRow::uid)
+      .def_ro("gid", &CreationRow::gid)
+      .def_ro("time_ns", &CreationRow::time_ns)
+      .def_ro("layout", &CreationRow::layout)
+      .def_ro("writable", &CreationRow::writable)
+      .def_ro("changes", &CreationRow::changes)
+      .def_ro("size", &CreationRow::size)
+      .def_ro("mtime_ns", &CreationRow::mtime_ns)
+      .def_ro("is_open", &CreationRow::is_open)
+      .def_ro("fh", &CreationRow::fh)
+      .def_ro("inline_bytes", &CreationRow::inline_bytes);
   nb::class_<RemovalRow>(
       module, "RemovalRow",
       "A name that lanes took away; record: attributes of ino as they are since.")
@@ -199,9 +200,9 @@ void bind_rows(nb::module_& module) {
       .def_ro("record", &MoveRow::record)
       .def_ro("replaced_record", &MoveRow::replaced_record);
   nb::class_<ChangeRun>(module, "ChangeRun",
-                        "Births, behind them removals and settings, then moves.")
-      .def_ro("births", &ChangeRun::births,
-              nb::for_getter(nb::sig("def births(self) -> list[BirthRow]")))
+                        "Creations, behind them removals and settings, then moves.")
+      .def_ro("creations", &ChangeRun::creations,
+              nb::for_getter(nb::sig("def creations(self) -> list[CreationRow]")))
       .def_ro("removals", &ChangeRun::removals,
               nb::for_getter(nb::sig("def removals(self) -> list[RemovalRow]")))
       .def_ro("settings", &ChangeRun::settings,
@@ -222,7 +223,7 @@ void bind_delegation(PortClass<ChangesPort>& type) {
       .def("slots_put", &slots_put, "slots"_a,
            "Slots for new files: (inode, layout, capability). Raises ValueError beyond 4096.")
       .def(
-          "births_refuse",
+          "creations_refuse",
           [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
             path.journal().refuse(std::move(uids), std::move(gids));
             path.dentries().owners_told();
@@ -230,14 +231,14 @@ void bind_delegation(PortClass<ChangesPort>& type) {
           "uids"_a, "gids"_a,
           "Files of these users and groups are made by upcalls: they have quotas.")
       .def(
-          "births_share",
+          "creations_share",
           [](Datapath& path, uint64_t directory, uint64_t files, uint64_t size_limit) {
             path.journal().share(directory, files, size_limit);
           },
           "directory"_a, "files"_a, "size_limit"_a,
           "So many files more may be made in a directory of a tree with limits, each up to a size.")
       .def(
-          "births_unshare",
+          "creations_unshare",
           [](Datapath& path, uint64_t directory) { path.journal().unshare(directory); },
           "directory"_a, "The directory has no such share any more.")
       .def(
@@ -261,7 +262,7 @@ void bind_change_runs(PortClass<ChangesPort>& type) {
           [](Datapath& path, uint64_t count) { path.journal().changes_told(count); }, "count"_a,
           "The metaserver has answered so many removals, settings and moves.")
       .def(
-          "births_told",
+          "creations_reported",
           [](Datapath& path, const std::vector<uint64_t>& inos) {
             unlocked([&] { path.core().births_told(inos); });
           },
@@ -269,8 +270,8 @@ void bind_change_runs(PortClass<ChangesPort>& type) {
           "The metaserver is told of these new files as they are: nothing more comes along with "
           "them.")
       .def(
-          "inline_births", [](Datapath& path, uint32_t most) { path.core().inline_births(most); },
-          "length_max"_a,
+          "inline_creations",
+          [](Datapath& path, uint32_t most) { path.core().inline_births(most); }, "length_max"_a,
           "Before start(): new files of so many bytes at most may lie in their record (decision "
           "0037); 0: none.");
 }

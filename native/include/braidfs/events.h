@@ -19,7 +19,7 @@ enum class EventKind : uint8_t {
   kCorrupt = 10,  // by a storage server
   kCall = 11,
   kAsk = 20,
-  kBirths = 24,
+  kChangesWait = 24,
   kCut = 25,
   kWriteInline = 26,
 };

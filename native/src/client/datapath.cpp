@@ -29,7 +29,7 @@ Datapath::Datapath(const DatapathSettings& settings)
     : cluster_session_(settings.session),
       core_(core_settings(settings)),
       session_(fuse::InitSettings{.max_write = settings.max_write}, *this),
-      names_(core_, session_, [this] { core_.events().put({.kind = EventKind::kBirths}); }) {
+      names_(core_, session_, [this] { core_.events().put({.kind = EventKind::kChangesWait}); }) {
   core_.replier(session_);
   core_.page_invalidator(
       [this](uint64_t ino, uint64_t offset, uint64_t length, uint64_t read, auto then) {

@@ -11,7 +11,7 @@ namespace braidfs::client {
 namespace {
 
 bool can_wait(EventKind kind) noexcept {
-  return kind == EventKind::kRelease || kind == EventKind::kBirths;
+  return kind == EventKind::kRelease || kind == EventKind::kChangesWait;
 }
 
 void set_timer(int timer, std::chrono::nanoseconds left) noexcept {

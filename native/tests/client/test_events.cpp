@@ -31,7 +31,7 @@ TEST(EventQueue, WhatSomebodyWaitsForIsToldAtOnce) {
 
 TEST(EventQueue, WhatNobodyWaitsForIsToldALittleLater) {
   EventQueue queue;
-  for (const EventKind kind : {EventKind::kRelease, EventKind::kBirths}) {
+  for (const EventKind kind : {EventKind::kRelease, EventKind::kChangesWait}) {
     const auto began = std::chrono::steady_clock::now();
     queue.put({.kind = kind});
     EXPECT_TRUE(readable(queue, kSoon));

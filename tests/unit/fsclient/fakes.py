@@ -16,7 +16,7 @@ from fsclient.leases.table import KnownLimit
 from fsclient.meta.pending import Deliver
 from fscommon.errors import FsError
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, ino_of, unpack_attributes
-from fscommon.native_ports import BirthRow, ChangeRun, MoveRow, RemovalRow, SettingRow
+from fscommon.native_ports import ChangeRun, CreationRow, MoveRow, RemovalRow, SettingRow
 from fscommon.wire.codec import encode
 from fscommon.wire.ops import Op
 
@@ -204,7 +204,7 @@ class FakeLanes(UnaskedIo):
 
     settings: Sequence[SettingRow] = ()  # these attributes were set by lanes
     spared: Set[int] = frozenset()  # inodes that were created a moment ago and are open
-    told_births: Sequence[int] = ()
+    reported_creations: Sequence[int] = ()
     announced: Sequence[int] = ()
 
     set_ids: frozenset[tuple[int, int, int]] = frozenset()  # these are inodes, modes and groups
@@ -256,7 +256,7 @@ class FakeLanes(UnaskedIo):
         self.may_delegate = True
         self.slots: list[tuple[int, bytes, bytes]] = []
         self.refused_owners: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-        self.births: list[BirthRow] = []
+        self.creations: list[CreationRow] = []
         self.removals: list[RemovalRow] = []
         self.moves: list[MoveRow] = []
         self.inodes = FakeInodes(self)
@@ -302,41 +302,41 @@ class FakeLanes(UnaskedIo):
     def slots_left(self) -> int:
         return len(self.slots)
 
-    def births_refuse(self, uids: Sequence[int], gids: Sequence[int]) -> None:
+    def creations_refuse(self, uids: Sequence[int], gids: Sequence[int]) -> None:
         self.refused_owners = (tuple(uids), tuple(gids))
 
     @cached_property
     def shares(self) -> dict[int, tuple[int, int]]:
         return {}
 
-    def births_share(self, directory: int, files: int, size_limit: int) -> None:
+    def creations_share(self, directory: int, files: int, size_limit: int) -> None:
         had, _ = self.shares.get(directory, (0, 0))
         self.shares[directory] = had + files, size_limit
 
-    def births_unshare(self, directory: int) -> None:
+    def creations_unshare(self, directory: int) -> None:
         self.shares.pop(directory, None)
 
     def slots_clear(self) -> None:
         self.slots.clear()
 
     def changes_left(self) -> bool:
-        return bool(self.births)
+        return bool(self.creations)
 
     def changes_take(self, spare_open: bool) -> list[ChangeRun]:
-        first = next((n for n, b in enumerate(self.births) if b.ino in self.spared), None)
-        count = first if spare_open and first is not None else len(self.births)
-        births, self.births = self.births[:count], self.births[count:]
+        first = next((n for n, b in enumerate(self.creations) if b.ino in self.spared), None)
+        count = first if spare_open and first is not None else len(self.creations)
+        creations, self.creations = self.creations[:count], self.creations[count:]
         removals, self.removals = self.removals, []
         settings, self.settings = list(self.settings), ()
         moves, self.moves = self.moves, []
-        run = rows.ChangeRun(births, removals, settings, moves)
+        run = rows.ChangeRun(creations, removals, settings, moves)
         return [run] if any(run) else []
 
-    def inline_births(self, length_max: int) -> None:
+    def inline_creations(self, length_max: int) -> None:
         self.inline_length_max = length_max
 
-    def births_told(self, inos: Sequence[int]) -> None:
-        self.told_births = [*self.told_births, *inos]
+    def creations_reported(self, inos: Sequence[int]) -> None:
+        self.reported_creations = [*self.reported_creations, *inos]
 
     def changes_told(self, count: int) -> None:
         self.removals_answered += count

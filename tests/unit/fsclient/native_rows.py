@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fscommon.native_ports import BirthRow, MoveRow, RemovalRow, SettingRow
+from fscommon.native_ports import CreationRow, MoveRow, RemovalRow, SettingRow
 
 
-class Birth(NamedTuple):
+class Creation(NamedTuple):
     ino: int
     parent: int
     name: bytes
@@ -57,7 +57,7 @@ class Move(NamedTuple):
 
 
 class ChangeRun(NamedTuple):
-    births: list[BirthRow]
+    creations: list[CreationRow]
     removals: list[RemovalRow]
     settings: list[SettingRow]
     moves: list[MoveRow]

@@ -14,9 +14,9 @@ from fscommon.wire.messages import Entry, Opened, Renamed
 from fscommon.wire.ops import Op
 
 from . import native_rows as rows
-from .births_world import FOLDER, World
+from .changes_world import FOLDER, World
 from .fakes import DIRECTORY, layout, record
-from .test_births import world
+from .test_delegated_changes import world
 from .test_removals import delegated, gone, remove
 
 __all__ = ["world"]  # this is the fixture
@@ -58,11 +58,11 @@ async def test_they_are_told_in_their_order(world: World) -> None:
     await delegated(world)
     world.bear(100, b"t")
     move(world, 100, b"t", b"f")
-    world.births.collect()
+    world.changes.collect()
     world.bear(101, b"t")
     remove(world, 100, b"f")
     move(world, 101, b"t", b"f")
-    world.births.flush()
+    world.changes.flush()
     world.meta.deliver_all()
     (batch,) = world.meta.requests(Op.CHANGE_BATCH)
     assert [birth.ino for birth in batch.births] == [100, 101]
@@ -81,7 +81,7 @@ async def test_what_other_replies_say_meanwhile_is_not_believed(world: World) ->
     world.meta.answers[Op.OPEN] = Opened(record(300), layout(300), b"c" * 64)
     await world.fs.files.open(300, 0, kill_set_ids=False)
     move(world, 300, b"t", b"f", replaced=301)
-    world.births.flush()
+    world.changes.flush()
     assert world.fs.inodes.is_being_set(300)
     departed = world.fs.inodes.find_departed(301)
     assert departed is not None and departed.nlink == 0
@@ -93,11 +93,11 @@ async def test_giving_back_waits_for_every_move(world: World) -> None:
     await delegated(world)
     move(world, 200, b"a", b"b")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(world.births.give_back, FOLDER)
+        nursery.start_soon(world.changes.give_back, FOLDER)
         await trio.testing.wait_all_tasks_blocked()
-        assert world.births.parents_on_way() == {FOLDER}
+        assert world.changes.parents_on_way() == {FOLDER}
         world.meta.deliver_all()
-    assert world.births.parents_on_way() == set()
+    assert world.changes.parents_on_way() == set()
 
 
 async def test_one_that_is_refused_has_its_old_name(world: World) -> None:
@@ -107,7 +107,7 @@ async def test_one_that_is_refused_has_its_old_name(world: World) -> None:
     move(world, 202, b"c", b"d")
     answer = Changed((), move_errors=(int(Status.ESTALE), 0))
     world.meta.answers[Op.CHANGE_BATCH] = answer
-    world.births.flush()
+    world.changes.flush()
     world.meta.deliver_all()
     assert world.lanes.complete[FOLDER] == {b"a", b"b"}
     assert world.fs.inodes.find_departed(201) is None
@@ -120,9 +120,9 @@ async def test_a_lost_session_loses_them(world: World) -> None:
     await delegated(world)
     world.meta.answers[Op.GETATTR] = Entry(record(200))
     move(world, 200, b"a", b"b")
-    world.births.lose()
+    world.changes.lose()
     assert [line for line in world.logged if "renamed file 'a'" in line]
-    assert not world.births.parents_on_way()
+    assert not world.changes.parents_on_way()
     assert not world.fs.inodes.is_being_set(200)
 
 
@@ -130,6 +130,6 @@ async def test_a_batch_that_fails_as_a_whole(world: World) -> None:
     await delegated(world)
     world.meta.answers[Op.CHANGE_BATCH] = FsError(Status.EIO)
     move(world, 200, b"a", b"b")
-    world.births.flush()
+    world.changes.flush()
     world.meta.deliver_all()
     assert [line for line in world.logged if "did not become 'b': EIO" in line]

@@ -118,7 +118,7 @@ def test_every_event_reaches_its_handler() -> None:
         ask=lambda *a: seen.append(("ask", *a)),
         call=lambda *a: seen.append(("call", *a)),
         write_inline=lambda *a: seen.append(("write_inline", *a)),
-        births=lambda: seen.append(("births",)),
+        changes_wait=lambda: seen.append(("changes_wait",)),
         cut=lambda *a: seen.append(("cut", *a)),
     )
     events: list[EventRow] = [
@@ -135,7 +135,7 @@ def test_every_event_reaches_its_handler() -> None:
         ("reopen", 2),
         ("call", 1, 2, 3, 4, b"p"),
         ("ask", 2, 3),
-        ("births",),
+        ("changes_wait",),
         ("cut", 1, 2, 3, 4, b"p"),
         ("write_inline", 2, 3, 4, b"p"),
     ]

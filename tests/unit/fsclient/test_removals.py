@@ -15,16 +15,16 @@ from fscommon.wire.messages import Entry, Opened, ReadDirReply, Removed
 from fscommon.wire.ops import Op
 
 from . import native_rows as rows
-from .births_world import FOLDER, World
+from .changes_world import FOLDER, World
 from .fakes import layout, record
-from .test_births import world
+from .test_delegated_changes import world
 
 __all__ = ["world"]  # this is the fixture
 
 
 async def delegated(world: World) -> None:
-    world.births.touched(FOLDER)
-    world.births.touched(FOLDER)
+    world.changes.touched(FOLDER)
+    world.changes.touched(FOLDER)
     await trio.testing.wait_all_tasks_blocked()
     assert world.lanes.delegated == {FOLDER}
 
@@ -46,13 +46,13 @@ def told(world: World) -> list[list[int]]:
 
 
 async def test_the_second_unlink_asks_for_the_directory_without_slots(world: World) -> None:
-    world.births.touched(FOLDER)
+    world.changes.touched(FOLDER)
     await trio.testing.wait_all_tasks_blocked()
     assert not world.lanes.delegated
     await delegated(world)
     assert [request.count for request in world.meta.requests(Op.DELEGATE)] == [0]
     remove(world, 200)
-    world.births.flush()
+    world.changes.flush()
     await trio.testing.wait_all_tasks_blocked()
     assert len(world.meta.requests(Op.DELEGATE)) == 1, "nor asks for slots later"
 
@@ -60,14 +60,14 @@ async def test_the_second_unlink_asks_for_the_directory_without_slots(world: Wor
 async def test_in_a_tree_that_is_removed_the_first_unlink_asks(world: World) -> None:
     await delegated(world)
     world.fs.leases.table.granted(8, LEASE_META | LEASE_ENTRIES, 1)
-    world.births.touched(8)
+    world.changes.touched(8)
     await trio.testing.wait_all_tasks_blocked()
     assert world.lanes.delegated == {FOLDER, 8}
 
 
 async def test_creates_in_such_a_directory_ask_for_slots(world: World) -> None:
     await delegated(world)
-    world.births.created(FOLDER)
+    world.changes.created(FOLDER)
     await trio.testing.wait_all_tasks_blocked()
     assert [request.ino for request in world.meta.requests(Op.DELEGATE)] == [FOLDER, 0]
     assert world.lanes.slots
@@ -81,15 +81,15 @@ async def test_an_unlink_of_the_metaservers_counts(world: World) -> None:
     assert world.lanes.delegated == {FOLDER}
 
 
-async def test_births_and_removals_keep_their_order(world: World) -> None:
+async def test_creations_and_removals_keep_their_order(world: World) -> None:
     await delegated(world)
     world.bear(100, b"a")
     remove(world, 100, b"a")
-    world.births.collect()
+    world.changes.collect()
     world.bear(101, b"a")
     remove(world, 101, b"a")
     remove(world, 102, b"b")
-    world.births.flush()
+    world.changes.flush()
     world.meta.deliver_all()
     (batch,) = world.meta.requests(Op.CHANGE_BATCH)
     assert [birth.ino for birth in batch.births] == [100, 101]
@@ -104,7 +104,7 @@ async def test_lanes_learn_that_they_were_answered(world: World) -> None:
     await delegated(world)
     for number in range(3):
         remove(world, 200 + number)
-    world.births.flush()
+    world.changes.flush()
     assert world.lanes.removals_answered == 0
     world.meta.deliver_all()
     assert world.lanes.removals_answered == 3
@@ -115,12 +115,12 @@ async def test_giving_back_waits_for_every_removal(world: World) -> None:
     await delegated(world)
     remove(world, 200)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(world.births.give_back, FOLDER)
+        nursery.start_soon(world.changes.give_back, FOLDER)
         await trio.testing.wait_all_tasks_blocked()
-        assert world.births.parents_on_way() == {FOLDER}
+        assert world.changes.parents_on_way() == {FOLDER}
         assert set(world.fs.exclusive()) == {FOLDER}
         world.meta.deliver_all()
-    assert world.births.parents_on_way() == set()
+    assert world.changes.parents_on_way() == set()
 
 
 async def test_a_removal_that_failed_is_named_and_believed_no_longer(world: World) -> None:
@@ -130,7 +130,7 @@ async def test_a_removal_that_failed_is_named_and_believed_no_longer(world: Worl
     world.lanes.believed[201] = gone(201)
     remove(world, 200, b"good")
     remove(world, 201, b"bad")
-    world.births.flush()
+    world.changes.flush()
     world.meta.deliver_all()
     assert [line for line in world.logged if "'bad'" in line and "EPERM" in line]
     assert not [line for line in world.logged if "good" in line]
@@ -179,7 +179,7 @@ async def test_what_the_kernel_forgot_is_forgotten(world: World) -> None:
     await delegated(world)
     world.fs.leases.table.granted(200, LEASE_META, 1)
     remove(world, 200)
-    world.births.flush()
+    world.changes.flush()
     world.fs.inodes.forget(200)
     assert world.fs.leases.table.held(200) == 0
     assert world.fs.inodes.find_departed(200) is None
@@ -188,8 +188,8 @@ async def test_what_the_kernel_forgot_is_forgotten(world: World) -> None:
 async def test_delegated_directories_are_bounded(world: World) -> None:
     for ino in range(1000, 1000 + DIRECTORIES_MAX + 10):
         world.fs.leases.table.granted(ino, LEASE_META | LEASE_ENTRIES, 1)
-        world.births.touched(ino)
-        world.births.touched(ino)
+        world.changes.touched(ino)
+        world.changes.touched(ino)
         await trio.testing.wait_all_tasks_blocked()
     assert len(world.lanes.delegated) == DIRECTORIES_MAX
     assert 1000 not in world.lanes.delegated

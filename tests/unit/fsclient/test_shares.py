@@ -7,8 +7,8 @@ import trio.testing
 
 from fscommon.wire.ops import Op
 
-from .births_world import FOLDER, World, delegated
-from .test_births import world
+from .changes_world import FOLDER, World, delegated
+from .test_delegated_changes import world
 
 __all__ = ["world"]  # this is the fixture
 
@@ -19,19 +19,19 @@ async def test_a_share_of_a_limit_is_renewed_when_half_is_used(world: World) -> 
     assert world.lanes.shares == {FOLDER: (8, 1 << 20)}
     for ino in range(100, 104):
         world.bear(ino)
-    world.births.collect()
+    world.changes.collect()
     await trio.testing.wait_all_tasks_blocked()
     assert len([r for r in world.meta.requests(Op.DELEGATE) if r.ino]) == 1
     assert world.fs.inodes.hold(100).size_limit == 1 << 20
     world.share = (6, 1 << 10)
     world.bear(104)
-    world.births.collect()
+    world.changes.collect()
     await trio.testing.wait_all_tasks_blocked()
     assert world.lanes.shares == {FOLDER: (14, 1 << 10)}, "lanes count what they use themselves"
     world.share = (0, 0)
     for ino in range(105, 113):
         world.bear(ino)
-    world.births.collect()
+    world.changes.collect()
     await trio.testing.wait_all_tasks_blocked()
     assert world.lanes.shares == {}, "the limit was taken away"
 
@@ -42,9 +42,9 @@ async def test_a_full_tree_is_not_asked_for_more_with_each_file(world: World) ->
     world.is_full = True
     for ino in range(100, 120):
         world.bear(ino)
-        world.births.collect()
-        world.births.created(FOLDER)
+        world.changes.collect()
+        world.changes.created(FOLDER)
         await trio.testing.wait_all_tasks_blocked()
     assert len([r for r in world.meta.requests(Op.DELEGATE) if r.ino]) == 2
-    world.births.lose()
+    world.changes.lose()
     assert world.lanes.shares == {}

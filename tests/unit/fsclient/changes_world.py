@@ -1,4 +1,5 @@
-"""A client whose births are all made by the test; the tests of births share it."""
+"""A client whose lanes create files only when the test says so; the tests of delegated changes
+share it."""
 
 import os
 import struct
@@ -28,7 +29,7 @@ FOLDER = 7
 class World(FakeWorld):
     def __init__(self) -> None:
         super().__init__()
-        self.births = self.fs.births
+        self.changes = self.fs.delegated_changes
         self.share = (0, 0)  # the files and the size limit that the metaserver gives
         self.is_full = False
         leases = self.fs.leases
@@ -63,7 +64,7 @@ class World(FakeWorld):
         committed with it."""
         writable = is_open and flags & os.O_ACCMODE != os.O_RDONLY
         birth = ino, FOLDER, name, 0o644, 1, 2, 3, layout(ino), writable, *written, is_open
-        self.lanes.births.append(rows.Birth(*birth, FIRST_HANDLE + ino, inline))
+        self.lanes.creations.append(rows.Creation(*birth, FIRST_HANDLE + ino, inline))
 
     def batches(self) -> list[list[int]]:
         return [[b.ino for b in batch.births] for batch in self.meta.requests(Op.CHANGE_BATCH)]
@@ -71,13 +72,13 @@ class World(FakeWorld):
 
 async def started(nursery: trio.Nursery) -> World:
     world = World()
-    nursery.start_soon(world.births.run)
+    nursery.start_soon(world.changes.run)
     return world
 
 
 async def delegated(world: World) -> None:
-    world.births.created(FOLDER)
-    world.births.created(FOLDER)
+    world.changes.created(FOLDER)
+    world.changes.created(FOLDER)
     await trio.testing.wait_all_tasks_blocked()
     assert world.lanes.delegated == {FOLDER}
 

@@ -1,5 +1,5 @@
-"""Births: when a directory is requested, that no request overtakes them, what is lost, and giving
-back.
+"""Delegated changes: when a directory is requested, that no request overtakes them, what is lost,
+and giving back.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ from fscommon.wire.ops import Op
 from tests.unit.metaserver.bench import ROOT, Bench
 
 from . import native_rows as rows
-from .births_world import FOLDER, World, commit, delegated, gathered, set_attributes, started
+from .changes_world import FOLDER, World, commit, delegated, gathered, set_attributes, started
 from .fakes import Context, layout, record
 from .unasked_ports import UnaskedIo
 
@@ -42,7 +42,7 @@ async def world(nursery: trio.Nursery) -> World:
 
 
 async def test_the_second_create_asks_for_the_directory(world: World) -> None:
-    world.births.created(FOLDER)
+    world.changes.created(FOLDER)
     await trio.testing.wait_all_tasks_blocked()
     assert not world.lanes.delegated
     await delegated(world)
@@ -51,47 +51,47 @@ async def test_the_second_create_asks_for_the_directory(world: World) -> None:
 
 
 async def test_a_directory_that_was_made_is_delegated_at_once(world: World) -> None:
-    world.births.made(FOLDER)
-    world.births.made(FOLDER)
+    world.changes.made(FOLDER)
+    world.changes.made(FOLDER)
     await trio.testing.wait_all_tasks_blocked()
     (asked,) = world.meta.requests(Op.DELEGATE)
     assert (asked.ino, asked.count) == (0, SLOTS_WANTED), "with the first, slots are asked for"
     assert not world.lanes.delegated
     world.fs.leases.table.granted(8, LEASE_NAMER, 2)
-    world.lanes.births_refuse((1000,), (7,))
-    world.births.made(8)
+    world.lanes.creations_refuse((1000,), (7,))
+    world.changes.made(8)
     assert world.lanes.delegated == {8}
     assert world.lanes.refused_owners == ((), ()), "it would not be given where somebody has limits"
-    world.births.made(FOLDER)
+    world.changes.made(FOLDER)
     world.lanes.may_delegate = False
     world.fs.leases.table.granted(9, LEASE_NAMER, 3)
-    world.births.made(9)
+    world.changes.made(9)
     await trio.testing.wait_all_tasks_blocked()
     assert world.lanes.delegated == {8}
     assert len(world.meta.requests(Op.DELEGATE)) == 1
-    await world.births.give_back(8)
+    await world.changes.give_back(8)
     assert not world.lanes.delegated
 
 
 async def test_what_lanes_left_in_a_delegated_directory_asks_for_limits(world: World) -> None:
     world.fs.leases.table.granted(8, LEASE_NAMER, 2)
-    world.births.made(8)
+    world.changes.made(8)
     for _ in range(3):
-        world.births.touched(8)
+        world.changes.touched(8)
         await trio.testing.wait_all_tasks_blocked()
     (asked,) = world.meta.requests(Op.DELEGATE)
     assert asked.ino == 0
 
 
 async def test_without_leases_nothing_is_asked_for_a_new_directory(world: World) -> None:
-    world.births.made(8)
+    world.changes.made(8)
     await trio.testing.wait_all_tasks_blocked()
     assert world.meta.requests(Op.DELEGATE) == []
 
 
 async def test_a_directory_without_a_lease_is_not_asked_for(world: World) -> None:
     for _ in range(5):
-        world.births.created(8)
+        world.changes.created(8)
     await trio.testing.wait_all_tasks_blocked()
     assert world.meta.requests(Op.DELEGATE) == []
 
@@ -99,7 +99,7 @@ async def test_a_directory_without_a_lease_is_not_asked_for(world: World) -> Non
 async def test_a_refused_directory_is_left_alone_for_a_while(world: World) -> None:
     world.meta.answers[Op.DELEGATE] = FsError(Status.ENOSPC)
     for _ in range(4):
-        world.births.created(FOLDER)
+        world.changes.created(FOLDER)
         await trio.testing.wait_all_tasks_blocked()
     assert len(world.meta.requests(Op.DELEGATE)) == 1
 
@@ -107,7 +107,7 @@ async def test_a_refused_directory_is_left_alone_for_a_while(world: World) -> No
 async def test_a_directory_under_limits_is_left_alone_for_a_while(world: World) -> None:
     world.meta.answers[Op.DELEGATE] = Delegated(b"", (), (1000, 1001), (7,))
     for _ in range(4):
-        world.births.created(FOLDER)
+        world.changes.created(FOLDER)
         await trio.testing.wait_all_tasks_blocked()
     assert len(world.meta.requests(Op.DELEGATE)) == 1
     assert not world.lanes.delegated
@@ -115,18 +115,18 @@ async def test_a_directory_under_limits_is_left_alone_for_a_while(world: World) 
     assert world.logged == []
 
 
-async def test_births_go_in_order_one_batch_at_a_time(world: World) -> None:
+async def test_creations_go_in_order_one_batch_at_a_time(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.wait()
+    world.changes.wait()
     await gathered(world)
     world.bear(101)
-    world.births.wait()
+    world.changes.wait()
     world.bear(102)
-    world.births.wait()
+    world.changes.wait()
     assert len(world.meta.waiting) == 1
     world.meta.deliver_all()
-    assert not world.meta.waiting, "births gather anew"
+    assert not world.meta.waiting, "changes gather anew"
     await gathered(world)
     world.meta.deliver_all()
     assert world.batches() == [[100], [101, 102]]
@@ -137,9 +137,9 @@ async def test_births_go_in_order_one_batch_at_a_time(world: World) -> None:
 async def test_what_gathered_goes_before_any_other_request(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.wait()
+    world.changes.wait()
     world.bear(101)
-    world.births.flush()  # the client of the metaserver does this before each request
+    world.changes.flush()  # the client of the metaserver does this before each request
     world.meta.deliver_all()
     assert world.batches() == [[100, 101]]
 
@@ -149,7 +149,7 @@ async def test_a_file_that_is_closed_at_once_is_held_before(world: World) -> Non
     world.bear(100)
     world.fs.files.released(FIRST_HANDLE + 100, 100)
     assert world.fs.inodes.held() == ()
-    world.births.flush()
+    world.changes.flush()
     world.fs.closer.flush()
     assert (Op.CLOSE, Close((100,))) in world.meta.told
     world.meta.deliver_all()
@@ -159,8 +159,8 @@ async def test_a_file_that_is_closed_at_once_is_held_before(world: World) -> Non
 async def test_directories_are_asked_for_together_and_slots_once(world: World) -> None:
     world.fs.leases.table.granted(8, LEASE_META | LEASE_ENTRIES, 1)
     for _ in range(3):
-        world.births.created(FOLDER)
-        world.births.created(8)
+        world.changes.created(FOLDER)
+        world.changes.created(8)
     await trio.testing.wait_all_tasks_blocked()
     asked = world.meta.requests(Op.DELEGATE)
     assert sorted(request.ino for request in asked) == sorted((FOLDER, 8))
@@ -172,7 +172,7 @@ async def test_more_slots_are_asked_for_the_more_are_used(world: World) -> None:
     await delegated(world)
     assert len(world.lanes.slots) < SLOTS_WANTED // 2
     for _ in range(10):
-        world.births.flush()
+        world.changes.flush()
         await trio.testing.wait_all_tasks_blocked()
     counts = [request.count for request in world.meta.requests(Op.DELEGATE)]
     assert counts[0] == SLOTS_WANTED < counts[1] < counts[-1] <= SLOTS_WANTED_MAX
@@ -184,27 +184,27 @@ async def test_what_the_metaserver_refuses_is_named(world: World) -> None:
     world.lanes.lost.add(101)
     world.bear(100, b"good")
     world.bear(101, b"bad")
-    world.births.flush()
+    world.changes.flush()
     world.meta.deliver_all()
     assert [line for line in world.logged if "bad" in line and "EEXIST" in line]
     assert not [line for line in world.logged if "good" in line]
 
 
-async def test_giving_back_waits_for_every_birth(world: World) -> None:
+async def test_giving_back_waits_for_every_creation(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.wait()
+    world.changes.wait()
     world.bear(101)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(world.births.give_back, FOLDER)
+        nursery.start_soon(world.changes.give_back, FOLDER)
         await trio.testing.wait_all_tasks_blocked()
         assert world.lanes.delegated == set()
-        assert world.births.parents_on_way() == {FOLDER}
+        assert world.changes.parents_on_way() == {FOLDER}
         world.meta.deliver_all()
     assert world.batches() == [[100, 101]]
-    assert world.births.parents_on_way() == set()
-    world.births.created(FOLDER)
-    world.births.created(FOLDER)
+    assert world.changes.parents_on_way() == set()
+    world.changes.created(FOLDER)
+    world.changes.created(FOLDER)
     await trio.testing.wait_all_tasks_blocked()
     assert not world.lanes.delegated, "not at once again"
 
@@ -212,7 +212,7 @@ async def test_giving_back_waits_for_every_birth(world: World) -> None:
 async def test_a_delegated_directory_is_named_at_a_restart(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.flush()
+    world.changes.flush()
     assert set(world.fs.exclusive()) == {FOLDER, 100}
     world.fs.restarted()
     assert world.lanes.slots == []
@@ -223,7 +223,7 @@ async def test_slots_are_asked_for_anew(world: World) -> None:
     """Slots are requested when targets are added, or get no new files any more."""
     await delegated(world)
     asked = len(world.meta.requests(Op.DELEGATE))
-    world.births.renew_slots()
+    world.changes.renew_slots()
     assert world.lanes.slots == []
     await trio.testing.wait_all_tasks_blocked()
     assert [r.ino for r in world.meta.requests(Op.DELEGATE)[asked:]] == [0]
@@ -233,13 +233,13 @@ async def test_slots_are_asked_for_anew(world: World) -> None:
 async def test_with_the_session_goes_what_was_not_told(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.flush()
+    world.changes.flush()
     world.bear(101, b"late")
     world.fs.lost_session()
     assert [line for line in world.logged if "late" in line]
     assert world.lanes.slots == []
     world.bear(102)
-    world.births.flush()
+    world.changes.flush()
     assert len(world.meta.waiting) == 1
 
 
@@ -250,11 +250,11 @@ def told(world: World) -> list[int]:
     return [s.ino for batch in world.meta.requests(Op.CHANGE_BATCH) for s in batch.settings]
 
 
-async def test_settings_go_behind_the_births_before_them(world: World) -> None:
+async def test_settings_go_behind_the_creations_before_them(world: World) -> None:
     await delegated(world)
     world.bear(100)
     set_attributes(world, 100)
-    world.births.flush()
+    world.changes.flush()
     assert world.fs.inodes.is_being_set(100)
     world.meta.deliver_all()
     (batch,) = world.meta.requests(Op.CHANGE_BATCH)
@@ -266,7 +266,7 @@ async def test_settings_go_behind_the_births_before_them(world: World) -> None:
 async def test_what_was_set_is_seen_here(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.collect()
+    world.changes.collect()
     world.fs.inodes.see_record(replace(unpack_attributes(record(100)), change_version=6).pack())
     set_attributes(world, 100)
     world.fs.inodes.catch_up()
@@ -279,7 +279,7 @@ async def test_a_reply_of_before_is_not_believed(world: World) -> None:
     await delegated(world)
     world.bear(100)
     set_attributes(world, 100)
-    world.births.flush()
+    world.changes.flush()
     world.fs.leases.table.granted(100, LEASE_WRITER, 3)
     late = record(100, change_version=7, lease_flags=LEASE_WRITER)
     world.fs.inodes.see_record(late)
@@ -293,10 +293,10 @@ async def test_settings_that_are_refused_are_named_and_forgotten(world: World) -
     await delegated(world)
     world.meta.answers[Op.CHANGE_BATCH] = Changed((), setting_errors=(int(Status.EPERM),))
     world.bear(100)
-    world.births.collect()
+    world.changes.collect()
     world.fs.inodes.see_record(record(100))
     set_attributes(world, 100)
-    world.births.flush()
+    world.changes.flush()
     world.meta.deliver_all()
     assert [line for line in world.logged if "100" in line and "EPERM" in line]
     assert 100 not in world.lanes.believed and world.fs.inodes.known(100) is None
@@ -305,14 +305,14 @@ async def test_settings_that_are_refused_are_named_and_forgotten(world: World) -
 async def test_whoever_asks_for_a_file_waits_for_its_settings(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.flush()
+    world.changes.flush()
     world.meta.deliver_all()
     set_attributes(world, 100)
     settled = False
 
     async def settle() -> None:
         nonlocal settled
-        await world.births.settle(100)
+        await world.changes.settle(100)
         settled = True
 
     async with trio.open_nursery() as nursery:
@@ -345,7 +345,7 @@ async def test_an_upcall_knows_what_lanes_did_before_it(world: World) -> None:
     assert world.lanes.size_limits[100] == 5000
 
 
-def test_a_batch_of_births_with_bytes_fits_a_frame() -> None:
+def test_a_batch_of_creations_with_bytes_fits_a_frame() -> None:
     assert BATCH_COUNT_MAX * (INLINE_LENGTH_MAX + 1024) < FRAME_BODY_LENGTH_MAX
     assert OPEN_AHEAD_MAX * (INLINE_LENGTH_MAX + 1024) < FRAME_BODY_LENGTH_MAX
 
@@ -358,10 +358,10 @@ async def test_the_record_is_the_one_that_the_metaserver_makes(world: World) -> 
     (slot,) = client.call(Op.DELEGATE, Delegate(ROOT, 1)).slots
     await delegated(world)
     birth = slot.ino, FOLDER, b"n", 0o640, 7, 8, 1000, slot.layout, True, 0, 0, 1000, True
-    world.lanes.births.append(rows.Birth(*birth, FIRST_HANDLE))
+    world.lanes.creations.append(rows.Creation(*birth, FIRST_HANDLE))
     for size, mtime_ns in ((100, 900), (5000, 2000)):
         commit(world, slot.ino, size, mtime_ns, COMMIT_SIZE | COMMIT_MTIME)
-    world.births.flush()
+    world.changes.flush()
     world.meta.deliver_all()
     (batch,) = world.meta.requests(Op.CHANGE_BATCH)
     (born,) = batch.births

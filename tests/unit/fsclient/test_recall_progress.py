@@ -331,8 +331,9 @@ async def test_a_client_that_stops_returns_only_what_it_gave_up(
     world.meta.answers[Op.COMMIT] = Committed(record(6, size=4096))
     Drains(world, monkeypatch)
     async with trio.open_nursery() as nursery:
+        world.fs.recalls.start((RecallItem(1, 5, WRITER, 0, 3),), nursery)
+        await trio.testing.wait_all_tasks_blocked()
         items = (
-            RecallItem(1, 5, WRITER, 0, 3),
             RecallItem(2, 5, LEASE_META, 0, 3),  # it has to wait for its turn
             RecallItem(3, 6, 0, 0, 3),  # its commit is not answered
         )

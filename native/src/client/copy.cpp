@@ -15,7 +15,7 @@ constexpr uint64_t kPieceMax = 16u << 20;
 struct Where {
   uint32_t stripe_index;
   uint64_t offset;  // in the object
-  uint64_t left;    // of the chunk, and of what an object can hold
+  uint64_t left;    // up to the end of the chunk, or of what an object can hold
 };
 
 Where where(const FileView& view, uint64_t at) {
@@ -41,7 +41,7 @@ void CopyOperation::start(Lane& lane, uint64_t token, CopyRange range, bool only
 }
 
 uint64_t CopyOperation::reach(Lane& lane, const FileView& source, const FileView& sink) const {
-  if (!source.inline_bytes.empty()) return 0;  // not on any target
+  if (!source.inline_bytes.empty()) return 0;  // its bytes are not on any target
   uint64_t done = 0;
   while (done < range_.length) {
     const Where from = where(source, range_.source_begin + done);
@@ -57,7 +57,7 @@ uint64_t CopyOperation::reach(Lane& lane, const FileView& source, const FileView
 
 int CopyOperation::change(Lane& lane) {
   const FileViewPtr source = range_.source->view();
-  // The layout or the map may be another one than when Python asked.
+  // The layout or the cluster map may have changed since Python asked for the reach.
   if (reach(lane, *source, view()) < range_.length) return EIO;
   uint64_t length = 0;
   for (uint64_t done = 0; done < range_.length; done += length) {

@@ -30,7 +30,7 @@ bool cut_file(Lane& lane, const HandlePtr& handle, const fuse::CutRequest& reque
   }
   lane.counters().cuts.fetch_add(1, std::memory_order_relaxed);
   if (watch) lane.watch_age(inode);
-  // Later: tables are locked, to which that might lead.
+  // The actions run later: the caller holds locks of tables, which they might take, too.
   if (!actions->empty())
     lane.post([inode, actions](Lane& at) { run_actions(at, inode, *actions); });
   return true;
@@ -46,7 +46,7 @@ bool cut_done(Context& context, uint64_t ino, const CutAnswer& answer) {
   {
     const std::scoped_lock lock(inode->mu());
     if (inode->cuts.number != answer.number || inode->cuts.under_way == Cuts::kNone)
-      return false;  // lost since
+      return false;  // it was lost meanwhile
     const bool is_told = answer.status == Status::kOk && decoded && view;
     if (is_told) {
       inode->cut_told(*decoded, std::move(*view), *actions);

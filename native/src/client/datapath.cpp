@@ -12,7 +12,7 @@ namespace braidfs::client {
 
 namespace {
 
-constexpr int64_t kOpenPatienceNs = 200'000'000;  // so long may it take to write a small file
+constexpr int64_t kOpenPatienceNs = 200'000'000;  // a small file is written within so long
 
 CoreSettings core_settings(const DatapathSettings& settings) {
   return {.lane_count = settings.lane_count,
@@ -149,7 +149,7 @@ void Datapath::upcall_interrupted(uint32_t slot) {
   core_.events().put({.kind = EventKind::kInterrupt, .token = slot});
 }
 
-// Payload: u32 uid, gid, pid, 0, then the request behind its header.
+// The payload of the event is u32 uid, gid, pid and 0, and then the request after its header.
 void Datapath::called(uint32_t slot, const fuse::RequestHead& head, uint32_t opcode,
                       std::span<const std::byte> body, int outcome) {
   const std::array<uint32_t, 4> caller{head.uid, head.gid, head.pid, 0};

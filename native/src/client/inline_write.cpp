@@ -1,6 +1,7 @@
-// AskingWrite: bytes of a file that lies in its inode's record, and goes on lying there: one
-// transaction of the metaserver, and no storage server (docs/decisions/0037-inline-data.md). Its
-// record is changed before the WRITE is answered, so nothing of it is with this client alone.
+// The part of AskingWrite for a file that lies in its inode's record and is to stay there: the
+// WRITE costs one transaction of the metaserver and no request to a storage server
+// (docs/decisions/0037-inline-data.md). Invariant: the record is changed before the WRITE is
+// answered, so this client never has the only copy of the bytes.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -30,8 +31,9 @@ std::string payload_of(const Head& head, std::span<const std::byte> bytes) {
   return payload;
 }
 
-// LOCKED inode. Under the exclusive lease what lanes know of the file is all there is. A page that
-// the kernel writes back may have bytes of others beside its own.
+// Whether the file may stay in its record with these bytes. Under the exclusive lease the lanes
+// know everything of the file. A page that the kernel writes back is excluded, since it may have
+// bytes of other writers. LOCKED inode.
 bool may_lie_on(Context& context, const Inode& inode, const fuse::WriteRequest& request) {
   if (inode.is_handing_over() || inode.view_locked()->inline_bytes.empty() ||
       !context.leases().count())
@@ -49,7 +51,7 @@ bool may_lie_on(Context& context, const Inode& inode, const fuse::WriteRequest& 
 
 }  // namespace
 
-// False: there is to be another question.
+// False: a lease request without the bytes is needed.
 bool AskingWrite::ask_with_bytes(Context& context) {
   Inode& inode = *handle_->inode;
   Inode::SetIds set_ids;
@@ -88,7 +90,7 @@ void AskingWrite::inline_answered(Lane& lane) {
   {
     const std::scoped_lock lock(inode.mu());
     answer = *answer_;
-    if (!answer.error) {  // something else has woken it
+    if (!answer.error) {  // it was woken for another reason
       inode.asking.waiting.push_back(waiter());
       return;
     }
@@ -102,7 +104,7 @@ void AskingWrite::inline_answered(Lane& lane) {
   if (claim()) lane.context().kernel().reply_error(head(), error);
 }
 
-// A file that lies in its record has one page of the kernel.
+// The file has only one page in the kernel, so a direct WRITE makes the whole page stale.
 void AskingWrite::inline_written(Lane& lane) {
   Context& context = lane.context();
   const bool past_pages = handle_->goes_past_pages();

@@ -10,9 +10,9 @@ void KernelReplies::invalidate_pages(uint64_t ino, uint64_t offset, uint64_t len
   if (then) then();
 }
 
-// The inode's mutex is held until they are there: whoever opens it meanwhile waits, and so does a
-// recall. With one handle, of which the kernel is not told yet, no READ has pages locked that this
-// would wait for.
+// The inode's mutex is held until the pages are stored, so whoever opens the file meanwhile waits,
+// and so does a recall. There is no deadlock: the file has one handle, which the kernel does not
+// know yet, so no READ has locked pages that the store would wait for.
 bool KernelReplies::store_pages(Inode& inode, uint64_t stamp, uint64_t nodeid,
                                 std::span<const std::byte> bytes) {
   const std::scoped_lock lock(inode.mu());

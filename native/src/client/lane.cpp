@@ -15,14 +15,15 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kTick = milliseconds(25);
-constexpr auto kLate = milliseconds(1000);  // a tick: this thread was kept from running
+constexpr auto kLate =
+    milliseconds(1000);  // a tick that is so late shows that the thread did not run
 constexpr auto kRestMin = milliseconds(10);
 constexpr auto kRestMax = milliseconds(1000);
 constexpr int64_t kReopenEvery_ms = 1000;
-constexpr size_t kPolledCallsMax = 4;       // with more in work answers come in numbers
-constexpr size_t kBackgroundSyncsMax = 16;  // of one lane; the rest leaves the way free for others
+constexpr size_t kPolledCallsMax = 4;  // with more calls, answers come often enough without polling
+constexpr size_t kBackgroundSyncsMax = 16;  // of one lane at once, so that other calls get through
 
-// Its object is not one of the file's any more, or lies on another target.
+// The object of the call is not one of the file's any more, or lies on another target.
 bool is_elsewhere(const Call& call, const FileView& view) {
   return view.file_id != call.view->file_id || call.stripe_index >= view.stripe_width ||
          view.targets[call.stripe_index] != call.target;
@@ -32,7 +33,7 @@ int64_t now_ms() {
   return std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch()).count();
 }
 
-// A capability was refused: Python opens the inode again, for a newer view and capability.
+// Makes Python open the inode again, for a newer view and capability: a server refused this one.
 void ask_to_reopen(Inode& inode, EventQueue& events) {
   const int64_t now = now_ms();
   int64_t last = inode.reopen_asked_ms;
@@ -102,7 +103,7 @@ Clock::time_point Lane::deadline_after(Clock::time_point now) const noexcept {
 void Lane::route(Call* call) {
   const auto node = node_of_target_.find(call->target);
   if (node == node_of_target_.end()) return rest(call);
-  links_.find(node->second)->second->submit(call);  // made by target_put()
+  links_.find(node->second)->second->submit(call);  // target_put() has made it
 }
 
 void Lane::node_put(uint32_t node) {
@@ -115,8 +116,8 @@ void Lane::target_put(uint32_t target, uint32_t node) {
   node_of_target_[target] = node;
 }
 
-// Whoever told it may be wrong: a target that is down is still asked, and what waits for it goes on
-// waiting.
+// The cluster map may be wrong: a target that it calls down still gets requests, and what waits for
+// the target goes on waiting.
 void Lane::target_state(uint32_t target, bool is_up) {
   const auto node = node_of_target_.find(target);
   if (node == node_of_target_.end()) return;
@@ -165,7 +166,7 @@ void Lane::answered(Call* call, Status status) {
   call->status = call->refusal = status;
   if (status == Status::kNoObject && changes(call->op) &&
       must_exist(*call->view, call->stripe_index)) {
-    // Of other objects by now: those of before were removed with their bytes.
+    // The file has other objects now: the former ones were removed with their bytes.
     if (is_elsewhere(*call, *call->inode->view())) {
       call->status = Status::kStaleTruncateEpoch;
       return finished(call);
@@ -190,7 +191,7 @@ void Lane::answered(Call* call, Status status) {
 }
 
 void Lane::tell_lost(const Call& call) {
-  if (call.op == Op::kCopy) return;  // it may be what is read
+  if (call.op == Op::kCopy) return;  // the lost object may be the source
   if (call.inode->lost_told.exchange(true)) return;
   context_.events().log(
       LogLevel::kError, call.inode->ino(),
@@ -202,7 +203,8 @@ void Lane::tell_lost(const Call& call) {
 void Lane::ask_for_view(const Call& call) {
   if (!call.inode) return;
   ask_to_reopen(*call.inode, context_.events());
-  if (call.source) ask_to_reopen(*call.source, context_.events());  // which of the two is not told
+  if (call.source)
+    ask_to_reopen(*call.source, context_.events());  // the status does not say which of the two
 }
 
 void Lane::finished(Call* call) {
@@ -227,13 +229,12 @@ void Lane::rest(Call* call) {
   arm_tick();
 }
 
-// A call has its object and, if it changes that, the truncate epoch that it was made under, for
-// life. Under a newer epoch it would bring back what was cut off since: its owner knows what is
-// left of it.
+// A call keeps its object for life and, if it changes the object, also its truncate epoch. Under a
+// newer epoch it would bring back what was cut off meanwhile; its owner knows what is left of it.
 void Lane::resend(Call* call) {
   FileViewPtr view = call->inode->view();
   if (changes(call->op) && view->session() != call->view->session()) {
-    call->status = Status::kFenced;  // evicted since: what was written before may not land now
+    call->status = Status::kFenced;  // evicted meanwhile: former writes may not be stored now
     return finished(call);
   }
   if (is_elsewhere(*call, *view) ||
@@ -269,8 +270,8 @@ void Lane::arm_tick() {
   loop_.call_at(tick_due_, [this] { tick(); });
 }
 
-// While this thread did not run (its process was stopped, the machine was overloaded) nobody's
-// answer could be taken: that time counts against nobody.
+// While this thread did not run (the process was stopped, or the machine was overloaded), it could
+// take no answers. So that time is added to every deadline.
 void Lane::excuse(Clock::duration late) {
   for (const auto& call : calls_) {
     if (call->deadline != Clock::time_point::max()) call->deadline += late;

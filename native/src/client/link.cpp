@@ -19,8 +19,8 @@ using std::chrono::seconds;
 constexpr auto kConnectBackoffMin = milliseconds(50);
 constexpr auto kConnectBackoffMax = milliseconds(2000);
 
-constexpr int kLocalSendBuffer =
-    4 << 20;  // some pieces: their lane need not wait for the server's to read each part
+// A send buffer for some pieces: the lane need not wait until the server reads each part.
+constexpr int kLocalSendBuffer = 4 << 20;
 
 FrameHeader header_of(const Call& call) {
   FrameHeader header;
@@ -40,7 +40,8 @@ FrameHeader header_of(const Call& call) {
   return header;
 }
 
-// What a COPY reads, and the right to: as young as there is one, unless the file is another by now.
+// The source of a COPY and its capability, from the newest view of the file; from the view at the
+// start if the file has other objects by now.
 std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> source_of(const Call& call) {
   FileViewPtr view = call.source->view();
   if (view->file_id != call.source_view->file_id) view = call.source_view;
@@ -56,7 +57,7 @@ std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> source_of(const C
   return raw;
 }
 
-// The two numbers of a SEEK's answer; false when they are not an answer.
+// Takes the two numbers of the answer to a SEEK. False: they are not a valid answer.
 bool take_seek(Call& call, std::span<const std::byte> body) {
   uint64_t ended;
   if (body.size() != sizeof(call.seek_at) + sizeof(ended)) return false;
@@ -66,7 +67,7 @@ bool take_seek(Call& call, std::span<const std::byte> body) {
   return call.seek_ended ? call.seek_at >= call.offset : call.seek_at > call.offset;
 }
 
-// What it did is known by the incarnation that did it.
+// Whether the reply to this operation must name the incarnation of the target that carried it out.
 bool tells_incarnation(Op op) {
   return op == Op::kWrite || op == Op::kSync || op == Op::kPunch || op == Op::kCopy;
 }
@@ -100,7 +101,7 @@ void Link::ask_for_connection(Clock::time_point now) {
 void Link::adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel) {
   if (stream_) requeue_unanswered();
   asked_ = false;
-  stream_.reset();  // what it lent is back before its successor begins
+  stream_.reset();  // lent memory comes back before the next stream begins
   stream_ = rdma::open_stream(lane_.loop(), std::move(socket), std::move(channel), *this,
                               {.local_send_buffer = kLocalSendBuffer});
   if (const int error = stream_->start(); error != 0) {
@@ -116,7 +117,8 @@ void Link::connect_failed() {
   asked_ = false;
   const auto backoff = kConnectBackoffMin * (1u << std::min(failures_, 10u));
   const auto most = std::min<Clock::duration>(backoff, kConnectBackoffMax);
-  // At random from half of it: those who lost a server together do not come back together.
+  // The time is random, from half of the backoff on, so clients that lost a server together do not
+  // return together.
   ask_again_ = lane_.loop().now() + most / 2 + most / 2 * (chance_() % 1024) / 1024;
   ++failures_;
 }
@@ -150,7 +152,7 @@ void Link::hurry() {
   pump();
 }
 
-// False when the connection takes no more now.
+// False: the connection takes no more now.
 bool Link::pump_queue(std::deque<Call*>& queue) {
   while (!queue.empty() && connected()) {
     Call* call = queue.front();
@@ -263,8 +265,9 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
 void Link::sendable() { pump(); }
 
 void Link::closed(int error, const std::string& reason) {
-  // A server has many clients, and closes what is not used; a mount that ends takes its connections
-  // with it, whatever is under way that nobody waits for.
+  // This is usual if nothing is under way, since a server has many clients and closes unused
+  // connections. It is also usual when the mount ends: the connections end then, even with calls
+  // under way that nobody waits for.
   const bool is_usual = (in_flight_ == 0 && waiting() == 0) || lane_.context().is_stopping();
   lane_.log(is_usual ? LogLevel::kDebug : LogLevel::kWarning,
             "connection to node " + std::to_string(node_) + " ended: " + reason +
@@ -272,7 +275,7 @@ void Link::closed(int error, const std::string& reason) {
   ++lane_.counters().connections_lost;
   requeue_unanswered();
   stream_.reset();
-  if (!answered_) connect_failed();  // a server that will not have this session closes at once
+  if (!answered_) connect_failed();  // a server that refuses the session closes at once
   if (waiting() > 0) ask_for_connection(lane_.loop().now());
 }
 
@@ -284,7 +287,7 @@ void Link::requeue_unanswered() {
   }
   std::sort(unanswered.begin(), unanswered.end(),
             [](const Call* a, const Call* b) { return a->request_id > b->request_id; });
-  for (Call* call : unanswered) {  // youngest first, each to the front
+  for (Call* call : unanswered) {  // the newest comes first, and each goes to the front
     take(call->request_id);
     if (call->failed_early) {
       lane_.finished(call);
@@ -339,7 +342,7 @@ void Link::suspect(bool on) {
   const bool was = std::exchange(suspected_, on);
   if (on && !was && connected() && in_flight_ > 0 && !pinged_) ping();
   if (on || !was || connected()) return;
-  ask_again_ = {};  // it is up again: no backoff
+  ask_again_ = {};  // the node is up again, so there is no backoff
   failures_ = 0;
   if (waiting() > 0) ask_for_connection(lane_.loop().now());
 }
@@ -358,8 +361,9 @@ void Link::expire(std::deque<Call*>& queue, Clock::time_point now) {
 }
 
 void Link::fail_queue(std::deque<Call*>& queue, Status status) {
-  while (
-      !queue.empty()) {  // ends: what a failed call lets proceed has a failed call less to wait for
+  // The loop ends although an operation may submit more calls: each has a failed call less to wait
+  // for.
+  while (!queue.empty()) {
     Call* call = queue.front();
     queue.pop_front();
     call->status = status;

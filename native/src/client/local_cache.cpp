@@ -16,7 +16,7 @@ using cache::kSliceBytes;
 using cache::padded;
 using cache::SliceKey;
 
-// The part of an extent that is in one slice.
+// The part of an extent that lies in one slice.
 struct Cut {
   SliceKey key;
   uint32_t slice_length = 0;
@@ -43,16 +43,16 @@ bool is_cacheable(const CachedExtent& extent) {
 
 }  // namespace
 
-// One READ: its slices, each with a head that is read too. Lives until the last of its reads has
-// ended.
+// One READ: its slices, each with its head, which is read, too. It lives until the last of its
+// reads has ended.
 struct LocalCache::Fetch {
   struct Piece {
     Cut cut;
     cache::Store::Found found;
     net::BufferPool::Lease head;
-    std::span<std::byte> place;  // whole blocks
+    std::span<std::byte> place;  // has room for whole blocks
     std::array<iovec, 2> parts{};
-    bool whole = true;  // nothing came short
+    bool whole = true;  // no read was short
   };
   uint64_t stamp = 0;
   std::vector<Piece> pieces;
@@ -70,7 +70,7 @@ LocalCache::LocalCache(std::unique_ptr<cache::Cache> cache,
 }
 
 void LocalCache::stop() {
-  ends_.clear();  // waits for reads
+  ends_.clear();  // waits until their reads have ended
   cache_->stop();
 }
 
@@ -103,9 +103,10 @@ bool LocalCache::find(LaneEnd& end, const CachedExtent& extent, std::span<std::b
   return !end.has_uring || end.uring.room() >= fetch.pieces.size() * 2;
 }
 
-// The head lies before the slice's first block: both come in one read then.
+// The head lies directly before the slice's first block. If that block is wanted, one read gets
+// both.
 void LocalCache::start(LaneEnd& end, const std::shared_ptr<Fetch>& fetch) {
-  fetch->pending = 1;  // this function's own
+  fetch->pending = 1;  // for this function, until it has submitted all reads
   const auto over = [this, fetch] {
     if (--fetch->pending == 0) finish(*fetch);
   };

@@ -7,9 +7,9 @@ namespace braidfs::client {
 
 namespace {
 
-constexpr size_t kIdleBytesMax = 16u << 20;   // kept for reuse, of a size that is no piece's
-constexpr uint64_t kIdleBesides = 32u << 20;  // kept even when the budgets are used up
-constexpr uint64_t kLaneReserve = 4u << 20;   // what one lane may take in before it sees full()
+constexpr size_t kIdleBytesMax = 16u << 20;   // idle bytes of a size that pieces do not use
+constexpr uint64_t kIdleBesides = 32u << 20;  // may stay idle even if the budgets are used up
+constexpr uint64_t kLaneReserve = 4u << 20;   // one lane may take in so much before it sees full()
 constexpr uint64_t kSqueezed = 4;
 constexpr auto kHuge = net::Slabs::Pages::kHuge;
 constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();  // the budgets bound the pools

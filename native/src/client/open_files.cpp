@@ -11,7 +11,7 @@ namespace braidfs::client {
 
 namespace {
 
-// A number that no handle has; to Python one of the lanes' own.
+// A number that no handle has. Python takes it for a handle that a lane opened.
 constexpr uint64_t kUnlisted = std::numeric_limits<int64_t>::max();
 
 }  // namespace
@@ -159,7 +159,7 @@ bool OpenFiles::closed_locked(const Handle& handle) {
   if (std::exchange(inode.is_probe, false) && probe_closed_)
     probe_closed_(inode.probed_bytes, inode.size());
   if (inode.birth.untaken && handle.local_open == LocalOpen::kCreated) {
-    // Python never hears of the handle.
+    // Python never learns of this handle.
     inode.birth.told.is_open = false;
     return false;
   }

@@ -12,8 +12,8 @@ namespace braidfs::client {
 
 namespace {
 
-constexpr size_t kRowsMax =
-    kHandlesMax + (kHandlesMax >> 2);  // sparse: what is not used takes no memory
+// The memory is sparse: rows that were never used take none.
+constexpr size_t kRowsMax = kHandlesMax + (kHandlesMax >> 2);
 constexpr size_t kBytes = kRowsMax * sizeof(OpenRecord::Row);
 static_assert(sizeof(OpenRecord::Row) == 32);
 

@@ -10,7 +10,7 @@ namespace braidfs::client {
 
 namespace {
 
-// False also of a probe, which is left as it is (prefetch/whole_small_files.h).
+// False also for a probe, which is not fetched (prefetch/whole_small_files.h).
 bool is_to_be_fetched(prefetch::WholeSmallFiles& whole_small_files, Inode& inode, uint64_t& size) {
   using prefetch::Sink;
   const std::scoped_lock lock(inode.mu());
@@ -33,7 +33,7 @@ bool OpenedFetch::start(Lane& lane, const HandlePtr& handle, const fuse::Request
   const auto self = lane.opened_fetches().take();
   self->rearm(head);
   self->fetch_.begin(handle->inode, 0, static_cast<uint32_t>(size));
-  self->fetch_.ask_once();  // nobody waits for a server in open(2) who would not in read(2)
+  self->fetch_.ask_once();  // open(2) must not wait for a server: the program may never read
   self->fh_ = handle->fh;
   self->registered_ = false;
   self->proceed(lane);
@@ -80,7 +80,7 @@ void OpenedFetch::fetched(Lane& lane, int error) {
   fetch_.waits_no_more();
   if (registered_) context.waiting().drop(head().unique);
   const bool is_right = error == 0 && fetch_.is_whole() && fetch_.stamp() != 0 && fetch_.buffer();
-  const bool is_mine = claim();  // else the kernel has the handle, and may have READs under way
+  const bool is_mine = claim();  // if not, the kernel has the handle, and may have sent READs
   const uint64_t stamp = is_right && is_mine ? fetch_.stamp() : 0;
   const auto bytes = stamp != 0 ? fetch_.bytes() : std::span<std::byte>{};
   const bool stored = context.kernel().store_pages(*fetch_.inode(), stamp, head().nodeid, bytes);

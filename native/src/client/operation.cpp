@@ -11,7 +11,7 @@ void WaitingTable::put(uint64_t unique, std::shared_ptr<Operation> operation) {
 }
 
 void WaitingTable::drop(uint64_t unique) noexcept {
-  std::shared_ptr<Operation> dropped;  // let go outside the lock
+  std::shared_ptr<Operation> dropped;  // is destroyed after the lock is released
   Shard& in = shard(unique);
   const std::scoped_lock lock(in.mu);
   const auto found = std::find_if(in.entries.begin(), in.entries.end(),

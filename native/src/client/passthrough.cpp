@@ -37,7 +37,7 @@ bool Passthrough::begin(Entry& entry, const Opened& opened) {
   return true;
 }
 
-// For the next process.
+// Records the backing for the next process.
 void Passthrough::note(Entry& entry) {
   entry.noted = record_.put({.fh = entry.file.stamp,
                              .ino = entry.file.ino,
@@ -64,7 +64,7 @@ void Passthrough::closed(uint64_t fh) {
   if (entry.id != 0) --passing_;
   if (--entry.handles > 0) return;
   if (entry.id != 0) {
-    record_.drop(entry.noted);  // first: an id that was given back is nobody's
+    record_.drop(entry.noted);  // before the close: the record never names an id that is closed
     calls_.close(entry.id);
     if (entry.uses_copy) copies_->closed(entry.file);
   }
@@ -79,7 +79,7 @@ void Passthrough::adopt(const std::vector<Backing>& backings,
   }
   for (const Backing& backing : backings) {
     const auto known = inodes_.find(backing.ino);
-    if (known == inodes_.end()) {  // its last handle was about to go
+    if (known == inodes_.end()) {  // its last handle was being closed
       calls_.close(backing.id);
       continue;
     }

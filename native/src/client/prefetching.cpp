@@ -32,7 +32,7 @@ void extent_came(Lane& lane, EarlyFetch::Result result) {
   take_result(lane, result, static_cast<bool>(result.bytes));
 }
 
-// Its handle is done with, whatever came.
+// The file was opened for this fetch: its handle is closed, whatever came.
 void announced_came(Lane& lane, EarlyFetch::Result result) {
   Context& context = lane.context();
   const InodePtr inode = result.handle->inode;

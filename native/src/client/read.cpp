@@ -28,7 +28,7 @@ void ReadOperation::proceed(Lane& lane) {
   if (fetch_.error() != 0) return answer(lane, fetch_.error());
   if (fetch_.length() == 0) return answer(lane, 0);
   about_to_wait(lane);
-  const InodePtr inode = fetch_.inode();  // it may be answered before what it wants is begun
+  const InodePtr inode = fetch_.inode();  // the READ may be answered before the prefetches begin
   prefetch::Extents wanted;
   if (!ask_prefetcher(lane, wanted)) ask_sources(lane);
   fetch_extents(lane, inode, wanted);
@@ -80,8 +80,8 @@ void ReadOperation::begin_near_end(const Leases& leases) {
   if (near_end_) inode().near_end.push_back(fetch_.offset());
 }
 
-// Nothing is there, and READs of what is before it may say where the file ends. True: proceed()
-// will be called when one of them was answered.
+// The READ lies behind the end of the file, and READs before it may report where the file ends.
+// True: proceed() is called when one of them was answered.
 bool ReadOperation::waits_for_end(Lane& lane) {
   if (!near_end_ || fetch_.length() != 0 || is_answered()) return false;
   about_to_wait(lane);
@@ -92,7 +92,7 @@ bool ReadOperation::waits_for_end(Lane& lane) {
   return true;
 }
 
-// It was answered. Who waited for that looks again.
+// The READ was answered. Returns the operations that waited for that, which look again.
 std::vector<std::shared_ptr<Operation>> ReadOperation::end_near_end() {
   if (!std::exchange(near_end_, false)) return {};
   const std::scoped_lock lock(inode().mu());
@@ -106,7 +106,7 @@ void ReadOperation::begin_eof_pages(Context& context) {
     eof_read_ = eof_pages->begin(inode().ino());
 }
 
-// Its answer would end where the file does not end any more, by what was reported meanwhile.
+// The answer would end where the file does not end any more, as was reported meanwhile.
 bool ReadOperation::ends_elsewhere(Context& context) {
   if (eof_read_ == 0 || fetch_.file_size() >= end()) return false;
   fuse::EofPages& eof_pages = *context.kernel().eof_pages();
@@ -122,7 +122,7 @@ void ReadOperation::invalidate_eof_pages(Context& context) {
 
 // ---- the bytes ----
 
-// What the inode is to know of pages that this READ fills.
+// Notes in the inode which pages this READ fills.
 void ReadOperation::note_pages() {
   if (inode().is_probe) inode().probed_bytes += fetch_.size();
   if (!fills_pages_) return;
@@ -149,7 +149,8 @@ bool ReadOperation::waits(Lane& lane) {
   return true;
 }
 
-// True: it was answered, or proceed() will be called. What it wants may be begun behind that.
+// True: the READ was answered, or proceed() will be called. The caller begins the `wanted` extents
+// afterwards.
 bool ReadOperation::ask_prefetcher(Lane& lane, prefetch::Extents& wanted) {
   using prefetch::For;
   using prefetch::Found;
@@ -173,7 +174,8 @@ void ReadOperation::ask_sources(Lane& lane) {
 
 // ---- the answer ----
 
-// What the local cache is to keep lies in one buffer. False: there is no memory for that.
+// Copies the bytes into one buffer if there is a local cache, which takes only one. False: there is
+// no memory for that.
 bool ReadOperation::in_one_buffer(Lane& lane) {
   if (parts_.empty() || lane.context().local_cache() == nullptr) return true;
   return fetch_.take_parts(lane.context(), parts_);

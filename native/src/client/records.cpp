@@ -17,7 +17,7 @@ T load(std::span<const std::byte> bytes, size_t offset) noexcept {
 }
 
 constexpr size_t kLayoutHead = 32;
-constexpr uint32_t kInline = 1;  // of the flags: the file's bytes follow the targets
+constexpr uint32_t kInline = 1;  // a flag: the file's bytes follow the targets
 constexpr uint64_t kSizeMax = (uint64_t{1} << 63) - 1;
 
 bool has_whole_tail(std::span<const std::byte> layout, size_t record_size) noexcept {

@@ -11,7 +11,7 @@ namespace {
 
 using prefetch::ServerCaches;
 
-// A FETCH names its objects itself: its call has the view of no file.
+// A FETCH names its objects in its body, so its call has the view of no file.
 const FileViewPtr kNoFile = std::make_shared<const FileView>();
 
 ServerCaches::Outcome outcome_of(const Call& call) {

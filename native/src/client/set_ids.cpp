@@ -10,7 +10,7 @@ namespace braidfs::client {
 
 namespace {
 
-// False also of a process that is gone.
+// Whether the process has this supplementary group. False also if the process is gone.
 bool has_group(uint32_t pid, uint32_t gid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {

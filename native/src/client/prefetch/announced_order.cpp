@@ -51,7 +51,8 @@ bool AnnouncedOrder::expire(Table& table, Clock::time_point /*now*/) {
   return !order_.empty();
 }
 
-// The program is at that place: what lies far before it, from the order's beginning, goes unread.
+// The program is at place `turn`. Drops the files far before it, from the beginning of the order
+// on, unread.
 void AnnouncedOrder::drop_behind(uint64_t turn, Table& table) {
   while (!order_.empty()) {
     const auto [place, ino] = order_.front();

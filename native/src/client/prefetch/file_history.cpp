@@ -12,7 +12,7 @@ FileHistory::Windows FileHistory::note(uint64_t offset, uint32_t length) {
   return window(offset, offset + length);
 }
 
-// False: some of these pages were asked for before.
+// Counts these pages. False: some of them were asked for before.
 bool FileHistory::count(uint64_t offset, uint64_t end) {
   for (uint64_t at = offset; at < end;) {
     const uint64_t number = at / kUnit;
@@ -36,8 +36,8 @@ bool FileHistory::count(uint64_t offset, uint64_t end) {
 }
 
 FileHistory::Windows FileHistory::window(uint64_t offset, uint64_t end) {
-  if (end_ != 0 && offset + kNear >= begin_ &&
-      offset <= end_ + kNear) {  // lanes take READs at once
+  // The READ belongs to the newest window, maybe out of order: several lanes take READs.
+  if (end_ != 0 && offset + kNear >= begin_ && offset <= end_ + kNear) {
     const uint64_t earlier = begin_ - std::min(begin_, offset);
     stride_ -= std::min(stride_, earlier);
     begin_ -= earlier;
@@ -69,8 +69,8 @@ FileHistory::Run FileHistory::run_before(uint64_t end) const {
 
 FileHistory::Stretch FileHistory::unasked(uint64_t at, uint64_t to) const {
   const Unit had = unit(at / kUnit);
-  const uint64_t begin =
-      at - at % kUnit + had.first * kPage;  // of what lies between the first and the last page
+  // [begin, end) reaches from the first page of this unit that was asked for to the last one.
+  const uint64_t begin = at - at % kUnit + had.first * kPage;
   const uint64_t end = begin + had.span() * kPage;
   if (at < begin) return {.begin = at, .end = std::min(to, begin)};
   if (at < end) {

@@ -31,7 +31,8 @@ bool Prefetcher::expire(Clock::time_point now) {
   const std::scoped_lock lock(mu_);
   bool is_left = table_.expire(now);
   for (Policy* const policy : policies_) is_left |= policy->expire(table_, now);
-  if (!is_left) has_timer_ = false;  // under the mutex: whoever adds something behind this takes it
+  // The mutex is held, so whoever adds an entry after this takes the timer again.
+  if (!is_left) has_timer_ = false;
   return is_left;
 }
 

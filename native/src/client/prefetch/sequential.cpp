@@ -16,11 +16,11 @@ void Sequential::closed(uint64_t ino, bool is_last, Table& table) {
   table.drop(share_, ino);
 }
 
-// Whether the READ is of that run, which is as far as this READ then.
+// Whether the READ belongs to that run. If so, the run is advanced by it.
 bool Sequential::follow(Run& run, const CachedExtent& extent) {
   if (run.size == 0 || (extent.length != run.size && extent.end() != extent.file_size))
     return false;
-  if (extent.offset < run.next) {  // the program asks again, or READs overtook this one
+  if (extent.offset < run.next) {  // the program asks again, or later READs overtook this one
     return run.next - extent.offset <= uint64_t{run.size} * kEarlyMax &&
            (run.next - extent.offset) % run.size == 0;
   }
@@ -37,7 +37,8 @@ bool Sequential::follow(Run& run, const CachedExtent& extent) {
   return true;
 }
 
-// The run that the READ follows; else the one that nobody followed for longest begins anew.
+// Returns the run that the READ belongs to; if there is none, the run that was not used for
+// longest, which begins anew.
 Sequential::Run& Sequential::run_of(Runs& runs, const CachedExtent& extent, Clock::time_point now) {
   Run* oldest = &runs.front();
   for (Run& run : runs) {
@@ -58,7 +59,7 @@ void Sequential::want(Plan& plan, Run& run) const {
   const uint64_t window = std::min(uint64_t{run.count} * run.size, kWindowMax);
   const uint64_t end = std::min(run.next + window, file_size);
   uint64_t at = std::max(run.next, run.ahead);
-  if (run.early != 0)  // those were asked for
+  if (run.early != 0)  // these READs have come already
     at = std::max(at, run.next + uint64_t{run.size} * (std::bit_width(run.early) + 1u));
   for (; at < end; at += run.size) {
     const auto priority = at - run.next < kNearBytes ? Priority::kNear : Priority::kFar;

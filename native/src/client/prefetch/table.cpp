@@ -23,7 +23,7 @@ void Table::add_counters(std::vector<std::pair<std::string, uint64_t>>& all) con
   }
 }
 
-// ---- places ----
+// ---- looking up entries ----
 
 // The first entry that ends behind that offset.
 Table::Entries::const_iterator Table::over(const File& file, uint64_t offset) {
@@ -35,7 +35,7 @@ Table::Entries::const_iterator Table::over(const File& file, uint64_t offset) {
 
 Table::Entries::iterator Table::over(File& file, uint64_t offset) {
   const auto entry = over(std::as_const(file), offset);
-  return file.entries.erase(entry, entry);  // the same place, to be changed
+  return file.entries.erase(entry, entry);  // erases nothing: a mutable iterator to the same place
 }
 
 std::optional<Table::Cover> Table::next(uint64_t ino, uint64_t offset) const {
@@ -53,7 +53,7 @@ bool Table::is_under_way(uint64_t ino) const {
   return entry != file->second.entries.end() && entry->second.under_way;
 }
 
-// ---- what is begun ----
+// ---- entries begin ----
 
 bool Table::has_room(const Share& share, uint32_t charge, Priority priority) const noexcept {
   const uint64_t bytes_max = bytes_max_;
@@ -62,7 +62,8 @@ bool Table::has_room(const Share& share, uint32_t charge, Priority priority) con
          share.bytes_ + charge <= bytes_max * share.terms_.far_eighths / 8;
 }
 
-// As much as what is too old leaves. May not be called while a File is in use.
+// Makes room by dropping entries that are too old, if that is necessary. It must not be called
+// while the caller uses a File.
 void Table::make_room(uint64_t bytes, Clock::time_point now) {
   if (bytes_ + bytes > bytes_max_) expire(now);
 }
@@ -115,7 +116,7 @@ bool Table::begin_file(Share& share, uint64_t ino, uint32_t size_max, uint32_t r
   return is_begun;
 }
 
-// ---- what has come ----
+// ---- entries get their bytes ----
 
 Table::Entry* Table::under_way_at(const CachedExtent& extent) {
   const auto file = files_.find(extent.ino);
@@ -204,7 +205,8 @@ Found Table::cover(File& file, const CachedExtent& extent, const Waiter& reader)
   return Found::kWait;
 }
 
-// What is here of that extent is given, or (no parts) the reader gets it in another way.
+// Gives the bytes of that extent that are here. Without `parts` the reader has got them in another
+// way.
 void Table::give(File& file, const CachedExtent& extent, Parts* parts) {
   auto entry = over(file, extent.offset);
   while (entry != file.entries.end() && entry->first < extent.end()) {
@@ -217,7 +219,7 @@ void Table::give(File& file, const CachedExtent& extent, Parts* parts) {
   trim_rests(file);
 }
 
-// `at` goes on to the entry behind.
+// Gives the bytes of one entry. `at` moves to the next entry.
 void Table::give_of(File& file, Entries::iterator& at, const CachedExtent& extent, Parts* parts) {
   Entry& entry = at->second;
   const uint64_t from = std::max(extent.offset, at->first);
@@ -245,7 +247,7 @@ void Table::trim_rests(File& file) {
   }
 }
 
-// ---- what goes ----
+// ---- entries go ----
 
 Table::Entries::iterator Table::erase(File& file, Entries::iterator at) {
   Entry& entry = at->second;

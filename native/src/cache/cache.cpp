@@ -54,7 +54,7 @@ void Cache::offer(const SliceKey& key, uint64_t stamp, uint32_t length, Part par
   changed_.notify_all();
 }
 
-void Cache::settle() {
+void Cache::wait_idle() {
   std::unique_lock lock(mu_);
   changed_.wait(lock, [&] { return queue_bytes_ == 0; });
 }

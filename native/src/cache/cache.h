@@ -42,7 +42,7 @@ class Cache {
   // Offers a part of a slice of `length` bytes, which a READ brought that the cache did not answer.
   void offer(const SliceKey& key, uint64_t stamp, uint32_t length, Part part);
   // Waits until everything offered was written or dropped. For tests.
-  void settle();
+  void wait_idle();
   void stop();  // writes what is waiting
 
   Copies* copies() noexcept { return copies_.get(); }  // nullptr: copies are off

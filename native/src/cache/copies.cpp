@@ -75,7 +75,7 @@ void Copies::closed(const WholeFile& file) {
     --known->second.users;
 }
 
-void Copies::settle() {
+void Copies::wait_idle() {
   std::unique_lock lock(mu_);
   changed_.wait(lock, [&] {
     return loaded_ && !at_work_ && to_remove_.empty() && unchecked_.empty() && wanted_.empty();

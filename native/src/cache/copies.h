@@ -53,7 +53,7 @@ class Copies {
   net::UniqueFd open(const WholeFile& file);
   void closed(const WholeFile& file);
   // Waits until every wanted copy is made, or is given up. For tests.
-  void settle();
+  void wait_idle();
 
   std::vector<std::pair<std::string, uint64_t>> counters();
 

@@ -1,9 +1,10 @@
 // One request to a storage server, from its issue to its completion, over any number of attempts.
 //
-// A call belongs to the lane that issued it and never changes lanes. Its memory (payload to be sent
-// or place to be received into) is kept by `owner`, which lives until call_done(). A call that
-// ended while bytes may still arrive for it is not completed before those bytes or the connection
-// ended: so a buffer is reused only when nothing writes to it. LANE ONLY.
+// A call belongs to the lane that issued it, and never changes lanes. `owner` keeps its memory (the
+// payload to be sent, or the place to receive into) and lives until call_done(). Invariant: a call
+// that fails while bytes may still arrive for it is completed only when those bytes have come or
+// the connection has ended, so a buffer is used again only when nothing writes to it. Threads: LANE
+// ONLY.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -29,17 +30,17 @@ class CallOwner {
 };
 
 struct Call {
-  // what is asked
+  // ---- the request ----
   Op op = Op::kPing;
   uint32_t target = 0;
   uint32_t stripe_index = 0;
   uint64_t offset = 0;  // in the object; SYNC: the oldest incarnation to be made durable
   uint32_t length = 0;
   FileViewPtr view{};
-  std::shared_ptr<Inode> inode{};  // gives a newer view of the same object when a retry needs one
+  std::shared_ptr<Inode> inode{};        // has a newer view of the same object if a retry needs one
   std::span<const std::byte> payload{};  // WRITE
   std::span<const std::byte> names{};    // FETCH: its body
-  std::shared_ptr<Inode> source{};       // COPY: what is read; the view it began with
+  std::shared_ptr<Inode> source{};       // COPY: the file that is read, and its view at the start
   FileViewPtr source_view{};
   uint32_t source_stripe = 0;
   uint64_t source_offset = 0;    // in that object
@@ -47,26 +48,25 @@ struct Call {
   std::shared_ptr<CallOwner> owner{};
   uint32_t part = 0;    // the owner's own number for it
   bool behind = false;  // WRITE: nobody waits for it yet
-  bool distrusts =
-      false;  // READ: bytes came that were not what their checksums said: the server is to look
-  bool once = false;  // ends at the first refusal or lost connection: the owner asks again later
+  // READ: bytes came that do not match their checksums, so the server is to verify the block.
+  bool distrusts = false;
+  bool once = false;  // it ends at the first refusal or lost connection; the owner tries later
 
-  // how it stands
+  // ---- its state ----
   uint64_t request_id = 0;  // 0: not on a connection
   Clock::time_point issued{};
   Clock::time_point sent{};
   Clock::time_point deadline = Clock::time_point::max();
   uint32_t attempts = 0;
-  bool failed_early = false;  // status is final, waiting for the connection to let go of its memory
+  bool failed_early = false;  // status is final; it waits until the connection frees its memory
 
-  // how it ended
+  // ---- its result ----
   Status status = Status::kOk;
-  Status refusal =
-      Status::kOk;  // what the server said, for the log; `status` is what that means (outcomes.h)
-  uint32_t received = 0;     // READ: bytes in place
-  uint64_t incarnation = 0;  // of the target; 0 when no server answered
-  uint64_t seek_at = 0;      // SEEK: where (~0: nowhere)
-  bool seek_ended = false;   // SEEK: false: nothing before seek_at
+  Status refusal = Status::kOk;  // the server's word, for the log; `status` is its meaning here
+  uint32_t received = 0;         // READ: bytes in place
+  uint64_t incarnation = 0;      // of the target; 0 when no server answered
+  uint64_t seek_at = 0;          // SEEK: where (~0: nowhere)
+  bool seek_ended = false;       // SEEK: false: nothing before seek_at
 };
 
 }  // namespace braidfs::client

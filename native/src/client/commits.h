@@ -1,9 +1,9 @@
-// What is written and not yet known to the metaserver, or not durable: commits under way, and the
-// record that outlives this process (open_record.h).
+// What was written and the metaserver does not know yet, or is not durable: commits under way, and
+// the record that outlives this process (open_record.h).
 //
-// A COMMIT event has a token; Python answers it by that. Invariant: each token has its drain until
-// it is answered, once. Threads: ANY THREAD, guarded by mu_, a leaf. Not here: what a commit has in
-// it (drain.h), size and time of one inode (inode.h).
+// A COMMIT event has a token, by which Python answers it. Invariant: each token stands for one
+// drain until it is answered, which happens once. Threads: ANY THREAD, guarded by mu_, a leaf. Not
+// here: what a commit contains (drain.h), the size and time of one inode (inode.h).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -22,8 +22,7 @@ class DrainOperation;
 
 class Commits {
  public:
-  // Size and time that were committed with a delegated change: tables of attributes are to have
-  // them.
+  // Notes size and time that were committed with a delegated change in the tables of attributes.
   using NoteWritten = std::function<void(uint64_t ino, const Written& written)>;
 
   void written_noter(NoteWritten note) {
@@ -38,15 +37,15 @@ class Commits {
   bool none();
 
   OpenRecord& record() noexcept { return record_; }
-  // LOCKED inode: something was written that is not durable.
+  // Something was written that is not durable. LOCKED inode.
   void note_unclean(Inode& inode) noexcept {
     if (inode.noted == OpenRecord::kNone) {
       inode.noted = record_.put({.ino = inode.ino(), .kind = OpenRecord::Kind::kUnclean});
     }
   }
 
-  // From now on new files of so many bytes may lie in their inode's record; 0: none. Before the
-  // first request.
+  // New files of at most so many bytes may lie in their inode's record; 0: none may. It is called
+  // before the first request.
   void inline_length(uint32_t length_max) noexcept { inline_length_max_ = length_max; }
   uint32_t inline_length_max() const noexcept { return inline_length_max_; }
 

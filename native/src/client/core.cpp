@@ -159,7 +159,7 @@ void Core::flush(fuse::LaneContext& at, const fuse::FlushRequest& request) {
   if (!clean) {
     Inode& inode = *handle->inode;
     const std::scoped_lock lock(inode.mu());
-    clean = inode.pieces().unsettled() == 0 && !inode.committing && !inode.written();
+    clean = inode.pieces().unacknowledged() == 0 && !inode.committing && !inode.written();
     uint64_t only_told = handle->error_seen;  // told, not used up: DrainOperation::finish says why
     if (clean) error = inode.report(only_told);
   }

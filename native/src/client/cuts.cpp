@@ -57,7 +57,7 @@ void Inode::cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Actions&
   }
   if (size < size_) {
     pieces_.trim(size, actions);
-    pieces_.settle_all(actions);  // what waited for something that is gone
+    pieces_.send_all_ready(actions);  // what waited for something that is gone
   }
   size_ = written_.size = size;
   written_.mtime_ns = mtime_ns;
@@ -103,7 +103,7 @@ void Inode::cut_ended(int error, Actions& actions) {
   cuts.error = error;
   ++cuts.ended;
   pieces_.bar(cuts.bar());
-  pieces_.settle_all(actions);
+  pieces_.send_all_ready(actions);
   if (error != 0) actions.tell_cut = false;  // it is told again when it is due, or somebody waits
   for (auto& waiter : std::exchange(cuts.waiting, {})) actions.proceed.push_back(std::move(waiter));
 }

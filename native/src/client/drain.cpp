@@ -125,7 +125,7 @@ void DrainOperation::tell_cut(Lane& lane) {
   proceed(lane);
 }
 
-// ---- bytes that are told with the birth ----
+// ---- bytes that go to the metaserver with the birth ----
 
 // True: it has begun, and nobody else commits; `with_birth`: nobody is to be asked.
 bool DrainOperation::take_inline(Context& context, bool& with_birth) {
@@ -196,7 +196,7 @@ void DrainOperation::drain(Lane& lane) {
       pieces.seal_all(actions);
     }
     take_view();
-    done = pieces.is_settled(sequence_, 0, kEverything);
+    done = pieces.is_acknowledged(sequence_, 0, kEverything);
     if (done && is_last) pieces.drop_all_held(actions);
     if (done && durable_) take_syncs();
     if (!done) pieces.wait(shared_from_this(), sequence_, 0, kEverything);
@@ -224,7 +224,7 @@ void DrainOperation::take_view() {
   if (former && former->file_id != view_->file_id) synced_stripes_ = 0;
 }
 
-// Needs the inode's mutex: what it takes is right only as long as everything is settled.
+// Needs the inode's mutex: what it takes is right only as long as everything is acknowledged.
 void DrainOperation::take_syncs() {
   syncs_.clear();
   take_view();
@@ -249,7 +249,7 @@ bool DrainOperation::may_commit_beside() const {
 }
 
 void DrainOperation::sync(Lane& lane) {
-  if (kind_ == Kind::kBackground) {  // what is not settled has its turn later
+  if (kind_ == Kind::kBackground) {  // what is not acknowledged has its turn later
     const std::scoped_lock lock(inode_->mu());
     take_syncs();
   }

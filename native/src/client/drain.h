@@ -1,18 +1,22 @@
 // FLUSH, FSYNC, RELEASE, the end of an O_SYNC write, Python's drain(), and the sync that follows
-// some seconds after bytes that nobody synced (held bytes would stay, and a host that loses power
-// would lose what was written long ago): written bytes go to the targets, then (if it must be
-// durable) their objects are synced, then size and time are committed.
+// some seconds after bytes that nobody synced (else held bytes would stay, and a host that loses
+// power would lose what was written long ago). Written bytes go to the targets, their objects are
+// synced if the bytes must be durable, and then size and time are committed.
 //
-// A new file that is small may go another way when it is flushed: its bytes are told with its birth
-// (docs/decisions/0037-inline-data.md; phase inline), by a COMMIT event that has them in its
-// payload. Phases: cut (the metaserver is told where lanes have cut the file, cuts.h; meanwhile
-// they do so no more, until all is answered) -> drain (seal, wait until every piece up to now is
-// settled, and take what is to be synced under the same lock: a target's loss that another lane
-// sees may unsettle it at any time) -> sync (one SYNC for each object written since its last, in
-// parallel; a target that lost bytes sends it back to drain) -> commit (a COMMIT event that Python
-// answers with commit_done; beside the SYNCs when neither size nor the set of durable objects
-// changes) -> answer. Interrupted ones go on without an answer. One thread at a time: the lane that
-// let it proceed.
+// Phases:
+// - cut: the metaserver is told where lanes have cut the file (cuts.h); until this operation has
+//   ended they cut it no more;
+// - inline: the bytes of a new, small file go to the metaserver instead of to targets, in the
+//   payload of a COMMIT event (docs/decisions/0037-inline-data.md);
+// - drain: it seals all pieces, waits until those up to now are acknowledged, and takes what is to
+//   be synced under the same lock, since a loss that another lane sees may change that at any time;
+// - sync: one SYNC for each object that was written since its last one, in parallel; a target that
+//   has lost bytes sends the operation back to drain;
+// - commit: a COMMIT event, which Python answers by commit_done; it goes beside the SYNCs if
+// neither
+//   the size nor the set of durable objects changes.
+// Invariant: the request is answered once; an interrupted operation goes on without an answer.
+// Threads: one at a time, the lane that let it proceed.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -44,7 +48,7 @@ class DrainOperation final : public Operation {
     bool commit;
   };
   static void for_token(Lane& lane, uint64_t token, InodePtr inode, Wanted wanted);
-  // Nobody is told: what fails is tried again later, what is lost is kept as the inode's error.
+  // Nobody is answered: what fails is tried again later, and a loss becomes the inode's error.
   static void for_background(Lane& lane, InodePtr inode);
 
   DrainOperation(Kind kind, const fuse::RequestHead& head, HandlePtr handle, InodePtr inode);

@@ -1,6 +1,6 @@
-// Changes of a file's objects that are made durable before they are done: what is asked of the
-// targets, then a SYNC of each object that was changed. A target that lost unsynced bytes in
-// between sends all of it to another round. One thread at a time: the lane that issued the calls.
+// A change of a file's objects that is durable before it is answered: the requests to the targets,
+// and then a SYNC of each object that was changed. If a target has lost unsynced bytes in between,
+// all of it begins another round. Threads: one at a time, the lane that issued the calls.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -18,11 +18,11 @@ class DurableRangeOperation : public Operation {
  protected:
   DurableRangeOperation(uint64_t token, InodePtr inode) : token_(token), inode_(std::move(inode)) {}
 
-  // Ask for a round's changes; or say why there is none (errno).
+  // Makes the calls of one round. Returns an errno if it can make none, else 0.
   virtual int change(Lane& lane) = 0;
-  // Of another status than OK: whether it ends with this round.
+  // Whether another round may follow after a status other than OK.
   virtual bool goes_again(Status status) const = 0;
-  // What DONE tells besides the error.
+  // What the DONE event has besides the error.
   virtual int64_t result() const { return 0; }
 
   // A call for an object of the file, in this round's view; it leaves by submit().

@@ -34,19 +34,19 @@ EventQueue::EventQueue()
 }
 
 // mu_ is held.
-void EventQueue::tell(bool is_urgent) {
-  if (is_urgent && !std::exchange(is_told_, true)) {
+void EventQueue::signal(bool is_urgent) {
+  if (is_urgent && !std::exchange(is_signalled_, true)) {
     const uint64_t one = 1;
     (void)!::write(now_.get(), &one, sizeof one);
-  } else if (!is_told_ && !std::exchange(is_timed_, true)) {
+  } else if (!is_signalled_ && !std::exchange(is_timed_, true)) {
     set_timer(later_.get(), kPatience);
   }
 }
 
 // mu_ is held; there are no events.
-void EventQueue::settle() {
+void EventQueue::reset_descriptors() {
   uint64_t count;
-  if (std::exchange(is_told_, false)) (void)!::read(now_.get(), &count, sizeof count);
+  if (std::exchange(is_signalled_, false)) (void)!::read(now_.get(), &count, sizeof count);
   if (std::exchange(is_timed_, false)) set_timer(later_.get(), std::chrono::nanoseconds(0));
 }
 
@@ -59,7 +59,7 @@ void EventQueue::put(Event event) {
   if (event.kind == EventKind::kLog) ++logs_;
   const bool is_urgent = !can_wait(event.kind);
   events_.push_back(std::move(event));
-  tell(is_urgent);
+  signal(is_urgent);
 }
 
 void EventQueue::log(LogLevel level, uint64_t ino, std::string text) {
@@ -77,7 +77,7 @@ std::vector<Event> EventQueue::reap(size_t count_max) {
     reaped.push_back(std::move(events_.front()));
     events_.pop_front();
   }
-  if (events_.empty()) settle();
+  if (events_.empty()) reset_descriptors();
   return reaped;
 }
 

@@ -1,11 +1,11 @@
-// What native tells Python: a queue with a descriptor that becomes readable
-// (docs/INTERFACES.md 3.1), at once, or, as long as there is nothing but what nobody waits for
-// (that handles were closed, that lanes changed names), after kPatience: one by one these would
-// wake Python for each file.
+// The events that native code has for Python: a queue with a descriptor that becomes readable
+// (docs/INTERFACES.md 3.1). It becomes readable at once; or after kPatience, if all events are of
+// kinds that nobody waits for (a handle was closed, lanes changed names), since one by one these
+// would wake Python for each file.
 //
-// Events that Python must answer or count are never dropped: there are at most a few per handle or
-// waiting request, so those bound them. LOG events are dropped, and counted, beyond kLogsMax.
-// ANY THREAD, guarded by mu_.
+// Invariant: an event that Python must answer or count is never dropped; there are at most a few of
+// them for each handle or waiting request, so they are bounded. LOG events beyond kLogsMax are
+// dropped and counted. Threads: ANY THREAD, guarded by mu_.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -42,14 +42,14 @@ class EventQueue {
   uint64_t logs_dropped() const;
 
  private:
-  void tell(bool is_urgent);
-  void settle();
+  void signal(bool is_urgent);
+  void reset_descriptors();
 
   net::UniqueFd wakeup_;  // of epoll: one of the two is readable
   net::UniqueFd now_;     // eventfd
   net::UniqueFd later_;   // timerfd
   mutable std::mutex mu_;
-  bool is_told_ = false;       // guarded by mu_: now_ is readable
+  bool is_signalled_ = false;  // guarded by mu_: now_ is readable
   bool is_timed_ = false;      // guarded by mu_: later_ runs, or has run out
   std::deque<Event> events_;   // guarded by mu_
   size_t logs_ = 0;            // guarded by mu_: LOG events in events_

@@ -44,7 +44,8 @@ bool Fetch::waits(Lane& lane, Wait& wait) {
   if (error_ != 0) return false;
   const uint64_t end = offset_ + size_;
   PieceTable& pieces = inode_->pieces();
-  if (pieces.unsettled() == 0 || pieces.is_settled(pieces.sequence(), offset_, end)) return false;
+  if (pieces.unacknowledged() == 0 || pieces.is_acknowledged(pieces.sequence(), offset_, end))
+    return false;
   wait.inode = inode_;
   pieces.seal_range(offset_, end, wait.actions);
   user_.about_to_wait(lane);

@@ -30,7 +30,7 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Actions& 
   // yet.
   const bool alone = ((lease | recalling) & kLeaseDataExclusive) != 0;
   const bool ahead =
-      alone || committing || (written_.flags & kCommitSize) != 0 || pieces_.unsettled() > 0;
+      alone || committing || (written_.flags & kCommitSize) != 0 || pieces_.unacknowledged() > 0;
   size_ = ahead ? std::max(size_, attributes.size) : attributes.size;
   return true;
 }
@@ -78,7 +78,7 @@ void Inode::other_objects(Actions& actions) {
 Inode::Loss Inode::lose(Actions& actions) {
   const std::scoped_lock lock(mu_);
   const bool lost =
-      pieces_.unsettled() > 0 || (written_.flags & kCommitSize) != 0 || cuts.unreported();
+      pieces_.unacknowledged() > 0 || (written_.flags & kCommitSize) != 0 || cuts.unreported();
   pieces_.drop_all_held(actions);
   pieces_.trim(0, actions, EIO);
   cuts.pending = Cuts::kNone;
@@ -117,7 +117,7 @@ void Inode::mark_durable(uint64_t file_id, uint64_t stripe_bits) {
 
 uint64_t Inode::stamp() const noexcept {
   const bool at_rest =
-      written_.flags == 0 && !committing && writing == 0 && pieces_.unsettled() == 0;
+      written_.flags == 0 && !committing && writing == 0 && pieces_.unacknowledged() == 0;
   return at_rest ? stamp_ : 0;
 }
 

@@ -175,7 +175,7 @@ class Inode {
   uint32_t noted = 0;  // its slot in OpenRecord, while something of it is not durable
   // Nothing of it would be lost with this process.
   bool is_clean() const noexcept {
-    return pieces_.unsettled() == 0 && !pieces_.unsynced() && !committing &&
+    return pieces_.unacknowledged() == 0 && !pieces_.unsynced() && !committing &&
            (written_.flags & kCommitSize) == 0 && !cuts.unreported();
   }
 

@@ -21,7 +21,7 @@ bool Inodes::put(Bytes attributes, Bytes layout, Bytes capability) {
 
 bool Inodes::put(const FileRecords& records) {
   const uint64_t ino = records.attributes.ino;
-  Actions actions;  // released pieces only: nothing to perform
+  Actions actions;  // released pieces only: nothing to run
   while (const InodePtr inode = table_.find_or(ino, [&] { return std::make_shared<Inode>(ino); })) {
     if (inode->put(records.attributes, records.view, actions)) return true;
   }  // else a lane, done with what was dropped, took it out of the table just now

@@ -1,10 +1,11 @@
-// One datapath thread: its event loop, its connections to the nodes, the calls it has in work.
+// One thread of the data path: its event loop, its connections to nodes, and its calls in work.
 //
-// A lane sends calls, decides what a status means for them (finished, or again after a rest), sees
-// to deadlines, and writes out partial pieces that have aged. A tick runs only while there is
-// something to watch. Calls are recycled; owners are shared_ptr, so that they outlive what is lent
-// from them. Threads: LANE ONLY, except post(). Not here: frames and connections (link.h), what the
-// bytes are for (operations, inode.h), and what they do with its inodes (LaneDuties).
+// A lane sends calls, decides what a status means for them (they are finished, or are sent again
+// after a rest), watches deadlines, and sends partial pieces that have aged. A tick runs only while
+// there is something to watch. Calls are recycled. Invariant: owners of calls are shared pointers,
+// so they outlive the memory that is lent from them. Threads: LANE ONLY, except post(). Not here:
+// frames and connections (link.h), what the bytes are for (operations, inode.h), and what is done
+// with a lane's inodes (LaneDuties).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -34,7 +35,7 @@ class OpenedFetch;
 class Operation;
 class ReadOperation;
 
-// Written on the lane, read by any thread.
+// The lane writes them; any thread may read them.
 struct alignas(64) LaneCounters {
   std::atomic<uint64_t> reads = 0;
   std::atomic<uint64_t> bytes_read = 0;
@@ -47,10 +48,10 @@ struct alignas(64) LaneCounters {
   std::atomic<uint64_t> bytes_sent = 0;
   std::atomic<uint64_t> retries = 0;
   std::atomic<uint64_t> connections_lost = 0;
-  std::atomic<uint64_t> cuts = 0;  // of files, of which the metaserver is told later
+  std::atomic<uint64_t> cuts = 0;  // of files, which are reported to the metaserver later
 };
 
-// What a lane has others do for inodes: they know of pieces and drains, a lane does not.
+// What others do for a lane's inodes: they know of pieces and drains, a lane does not.
 struct LaneDuties {
   // Sends the partial pieces that have aged. False: look again later.
   bool (*send_aged)(Lane& lane, const std::shared_ptr<Inode>& inode, Clock::time_point now);
@@ -58,7 +59,7 @@ struct LaneDuties {
   void (*send_partial)(Lane& lane, const std::shared_ptr<Inode>& inode);
   // Syncs in the background; Lane::background_synced() follows.
   void (*sync)(Lane& lane, std::shared_ptr<Inode> inode);
-  // Queues again what is held for a target that lost it.
+  // Queues again what is held for a target that has lost it.
   void (*resend_lost)(Lane& lane, uint32_t target, uint64_t incarnation);
 };
 
@@ -78,7 +79,7 @@ class Lane {
   void start();
   void stop();  // from another thread; returns when the thread has ended
 
-  // An empty call; fill it in and submit() it.
+  // An empty call: the caller fills it in and submits it.
   Call* make_call();
   void submit(Call* call);
 
@@ -88,32 +89,32 @@ class Lane {
   void connection_put(uint32_t node, net::Socket socket, std::shared_ptr<rdma::Channel> channel);
   void connection_failed(uint32_t node);
   void ask_for_connection(uint32_t node);
-  // Of the cluster map: silence of a node that has a target which is down is not borne for long.
+  // By the cluster map: the silence of a node with a target that is down is not borne for long.
   void target_state(uint32_t target, bool is_up);
 
-  // From a link: a reply with this status arrived; or the call is over.
+  // A link says that a reply with this status has come, or that the call is over.
   void answered(Call* call, Status status);
   void finished(Call* call);
-  void unreachable(Call* call);  // of one that is tried once
+  void unreachable(Call* call);  // a call that is tried once could not be sent
   void abort_calls();
 
-  // Looks at the inode's partial pieces again when they have aged.
+  // The lane looks at the inode's partial pieces again when they have aged.
   void watch_age(std::shared_ptr<Inode> inode);
   // Syncs the inode after a while, if nobody else has (Inode::sync_watched is set).
   void sync_later(std::shared_ptr<Inode> inode, uint32_t times = 1);
   void background_synced();
-  // Links tell that they let writes gather; who waits for pieces of any lane has them leave.
+  // A link says that it lets writes gather. Whoever waits for pieces calls hurry() on all lanes.
   void gathers() noexcept { gathers_.store(true, std::memory_order_relaxed); }
   void hurry();                // ANY THREAD
   void send_partial_pieces();  // of all watched inodes, whatever their age
-  // A READ waits for buffer memory: it proceeds after room(), or at the next tick.
+  // An operation waits for buffer memory: it proceeds after room(), or at the next tick.
   void when_room(std::shared_ptr<Operation> operation);
-  // Memory that the payload of the next WRITE is read into; empty: there is none.
+  // The memory into which the payload of the next WRITE is read. Empty: there is none.
   std::span<std::byte> receive_buffer();
-  bool landed(std::span<const std::byte> payload) const noexcept {
+  bool is_received(std::span<const std::byte> payload) const noexcept {
     return receive_buffer_ && payload.data() == receive_buffer_.span().data();
   }
-  void keep_landed(Buffer& buffer) noexcept {
+  void keep_received(Buffer& buffer) noexcept {
     receive_buffer_.trade(buffer);
   }  // which is of the same size
   void room() {
@@ -151,7 +152,7 @@ class Lane {
   net::EventLoop loop_;
   std::thread thread_;
   std::unordered_map<uint32_t, uint32_t> node_of_target_;
-  std::unordered_map<uint32_t, std::unique_ptr<Link>> links_;  // only *_put() add to it
+  std::unordered_map<uint32_t, std::unique_ptr<Link>> links_;  // only *_put() adds to it
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Call*> idle_calls_;
   std::vector<Resting> resting_;

@@ -1,20 +1,20 @@
-// One lane's connection to one node: calls in flight, calls waiting, and what happens when it
-// breaks.
+// One lane's connection to one node: calls in flight, calls that wait, and what happens when the
+// connection breaks.
 //
-// States: without a connection (CONNECT was asked for, with backoff after failures) and connected.
-// Calls wait in two queues, so that a READ never stands behind megabytes of writes; writes in
-// flight are bounded in bytes. Small writes that nobody waits for leave together: for gather_ms
-// after some have left the next ones gather, unless there are kGatherMax or somebody begins to wait
-// (hurry); one wake-up of the server, and one of ours, then serve many. When the connection breaks,
-// unanswered calls go back to the front of their queues in their old order and are sent again on
-// the next one: every data operation may be repeated, since the server ends the old connection's
-// requests first (rule 23). A connection that owes answers and is silent is asked for a sign of
-// life (PING, which a server answers from its event loop whatever its disks do); without one
-// another connection is made beside it and takes its place when it is there; at last it is cut. All
-// that comes in a third of the time where the cluster map says that the node is down; when it says
-// that it is up again nobody waits for a backoff to end.
+// A link is either connected, or has requested a connection (a CONNECT event), with backoff after
+// failures. Calls wait in two queues, so that a READ never waits behind megabytes of writes; the
+// bytes of writes in flight are bounded. Small writes that nobody waits for leave together: for
+// gather_ms after some have left, the next ones gather, until there are kGatherMax of them or
+// somebody begins to wait (hurry). Then one wake-up of the server, and one of this lane, serve
+// many. When the connection breaks, unanswered calls go back to the front of their queues in their
+// old order, and are sent again on the next connection: every data operation may be repeated, since
+// the server ends the requests of the old connection first (rule 23). A connection that owes
+// answers and is silent gets a PING, which a server answers from its event loop whatever its disks
+// do. Without an answer the link makes another connection beside it, which takes its place; at last
+// the silent one is cut. Where the cluster map says that the node is down, all this comes in a
+// third of the time; when the map says that it is up again, no backoff is waited for.
 //
-// Invariant: a call is in exactly one of: a slot, a queue, the lane's backoff list.
+// Invariant: a call is in exactly one of: a slot, a queue, the lane's list of resting calls.
 // Threads: LANE ONLY. Not here: what a status means for a call (lane.h).
 #pragma once
 #include <array>
@@ -49,15 +49,15 @@ class Link final : public net::StreamSink {
   size_t waiting() const noexcept { return reads_.size() + writes_.size(); }
 
   void submit(Call* call);
-  void hurry();  // somebody waits for writes that may be among those that gather
+  void hurry();  // somebody waits for writes that may be among the gathering ones
   void adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel);
   void connect_failed();
-  // A target of this node is down, says the cluster map; or all are up.
+  // The cluster map says that a target of this node is down, or that all are up.
   void suspect(bool on);
-  // Once per lane tick: deadlines, silence, reconnecting.
+  // The lane calls it at each tick: it looks at deadlines, silence and reconnecting.
   void tick(Clock::time_point now);
   void excuse(Clock::duration late) noexcept { silent_since_ += late; }
-  // Fails every call with this status; those whose memory is lent end when the connection lets go.
+  // Fails every call with this status. Calls whose memory is lent end when the connection frees it.
   void fail_all(Status status);
   void cut(const std::string& reason);
 
@@ -102,8 +102,8 @@ class Link final : public net::StreamSink {
   std::deque<Call*> reads_;     // READ, SYNC
   std::deque<Call*> writes_;    // WRITE
   std::vector<uint64_t> sums_;  // scratch
-  bool asked_ = false;
-  bool answered_ = false;  // a request, on this connection
+  bool asked_ = false;          // for a connection
+  bool answered_ = false;       // the server has answered a request on this connection
   uint32_t failures_ = 0;
   std::minstd_rand chance_{std::random_device{}()};
   Clock::time_point ask_again_{};

@@ -7,7 +7,7 @@ namespace braidfs::client {
 bool Piece::may_take(uint64_t from, uint64_t to) const noexcept {
   if (state != PieceState::kFilling || from < window || from >= limit()) return false;
   const uint64_t last = std::min(to, limit());
-  return borders(from, last) || (gathers && gaps.size() < kGapsMax);
+  return borders(from, last) || (coalesces && gaps.size() < kGapsMax);
 }
 
 bool Piece::borders(uint64_t from, uint64_t to) const noexcept {

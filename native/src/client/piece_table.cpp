@@ -48,31 +48,31 @@ void PieceTable::merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Act
   piece->took(begin, end);
   ChunkPieces& pieces = chunks_[piece->chunk];
   seal_others(pieces, *piece, piece->begin, piece->end);
-  settle(piece->chunk, actions);
+  send_ready(piece->chunk, actions);
   if (piece->is_full()) seal(piece, actions);
 }
 
 void PieceTable::add(const PiecePtr& piece, Actions& actions) {
-  if (piece->gathers) gathering_.push_back(piece);
+  if (piece->coalesces) coalescing_.push_back(piece);
   ChunkPieces& pieces = chunks_[piece->chunk];
   seal_others(pieces, *piece, piece->begin, piece->end);
   piece->sequence = piece->since = ++sequence_;
   piece->state = PieceState::kFilling;
-  unsettled_.insert(piece->since);
+  unacknowledged_.insert(piece->since);
   dirty_bytes_ += piece->buffer.span().size();
   pieces.push_back(piece);
-  settle(piece->chunk, actions);
+  send_ready(piece->chunk, actions);
   if (piece->is_full()) seal(piece, actions);
 }
 
 void PieceTable::make_way(uint64_t bytes_max, Actions& actions) {
-  std::erase_if(gathering_, [](const std::weak_ptr<Piece>& one) {
+  std::erase_if(coalescing_, [](const std::weak_ptr<Piece>& one) {
     const PiecePtr piece = one.lock();
     return !piece || piece->state != PieceState::kFilling;
   });
-  while (!gathering_.empty() && (gathering_.size() + 1) * Memory::kPieceMax > bytes_max) {
-    seal(gathering_.front().lock(), actions);
-    gathering_.pop_front();
+  while (!coalescing_.empty() && (coalescing_.size() + 1) * Memory::kPieceMax > bytes_max) {
+    seal(coalescing_.front().lock(), actions);
+    coalescing_.pop_front();
   }
 }
 
@@ -87,33 +87,33 @@ void PieceTable::seal_others(const ChunkPieces& pieces, const Piece& except, uin
 void PieceTable::seal(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kFilling) return;
   set_state(piece, PieceState::kQueued);
-  settle(piece->chunk, actions);
+  send_ready(piece->chunk, actions);
 }
 
 void PieceTable::seal_range(uint64_t begin, uint64_t end, Actions& actions) {
-  if (unsettled_.empty()) return;
+  if (unacknowledged_.empty()) return;
   each_chunk(begin, end, [&](uint64_t chunk, ChunkPieces& pieces) {
     for (const PiecePtr& piece : pieces) {
       if (piece->state != PieceState::kFilling || piece->end <= begin || piece->begin >= end)
         continue;
       set_state(piece, PieceState::kQueued);
     }
-    settle(chunk, actions);
+    send_ready(chunk, actions);
   });
 }
 
 bool PieceTable::seal_aged(Clock::time_point now, Actions& actions) {
   bool all = true;
-  if (unsettled_.empty()) return all;
+  if (unacknowledged_.empty()) return all;
   for (auto& [chunk, pieces] : chunks_) {
     bool sealed = false;
     for (const PiecePtr& piece : pieces) {
       if (piece->state != PieceState::kFilling) continue;
-      const bool aged = now - piece->first_written >= (piece->gathers ? kGatheringAge : kAge);
+      const bool aged = now - piece->first_written >= (piece->coalesces ? kCoalescingAge : kAge);
       if (aged) set_state(piece, PieceState::kQueued);
       (aged ? sealed : all) = aged;
     }
-    if (sealed) settle(chunk, actions);
+    if (sealed) send_ready(chunk, actions);
   }
   return all;
 }
@@ -127,21 +127,21 @@ PiecePtr PieceTable::only_filling(uint64_t size) const noexcept {
 }
 
 void PieceTable::renumber(const PiecePtr& piece) {
-  unsettled_.erase(unsettled_.find(piece->since));
+  unacknowledged_.erase(unacknowledged_.find(piece->since));
   piece->sequence = piece->since = ++sequence_;
-  unsettled_.insert(piece->since);
+  unacknowledged_.insert(piece->since);
 }
 
 void PieceTable::set_state(const PiecePtr& piece, PieceState state) {
-  const bool was = piece->unsettled();
+  const bool was = piece->unacknowledged();
   piece->state = state;
-  if (was == piece->unsettled()) return;
+  if (was == piece->unacknowledged()) return;
   const uint64_t bytes = piece->buffer.span().size();
   if (was) {
-    unsettled_.erase(unsettled_.find(piece->since));
+    unacknowledged_.erase(unacknowledged_.find(piece->since));
     dirty_bytes_ -= bytes;
   } else {
-    unsettled_.insert(piece->since);
+    unacknowledged_.insert(piece->since);
     dirty_bytes_ += bytes;
   }
 }
@@ -156,7 +156,7 @@ bool PieceTable::is_next(const Piece& piece, const ChunkPieces& pieces) noexcept
   });
 }
 
-void PieceTable::settle(uint64_t chunk, Actions& actions) {
+void PieceTable::send_ready(uint64_t chunk, Actions& actions) {
   const auto found = chunks_.find(chunk);
   if (found == chunks_.end()) return;
   for (const PiecePtr& piece : found->second) {
@@ -170,17 +170,17 @@ void PieceTable::settle(uint64_t chunk, Actions& actions) {
   }
 }
 
-void PieceTable::settle_all(Actions& actions) {
-  for (const auto& [chunk, pieces] : chunks_) settle(chunk, actions);
+void PieceTable::send_all_ready(Actions& actions) {
+  for (const auto& [chunk, pieces] : chunks_) send_ready(chunk, actions);
 }
 
-bool PieceTable::any_unsettled(uint64_t sequence, uint64_t begin, uint64_t end) const {
+bool PieceTable::any_unacknowledged(uint64_t sequence, uint64_t begin, uint64_t end) const {
   if (begin >= end) return false;
   const uint64_t last = (end - 1) / chunk_size_;
   for (auto at = chunks_.lower_bound(begin / chunk_size_); at != chunks_.end() && at->first <= last;
        ++at) {
     for (const PiecePtr& piece : at->second) {
-      if (piece->unsettled() && piece->since <= sequence && piece->begin < end &&
+      if (piece->unacknowledged() && piece->since <= sequence && piece->begin < end &&
           piece->end > begin) {
         return true;
       }
@@ -189,10 +189,10 @@ bool PieceTable::any_unsettled(uint64_t sequence, uint64_t begin, uint64_t end) 
   return false;
 }
 
-bool PieceTable::is_settled(uint64_t sequence, uint64_t begin, uint64_t end) const {
-  if (unsettled_.empty() || *unsettled_.begin() > sequence) return true;
+bool PieceTable::is_acknowledged(uint64_t sequence, uint64_t begin, uint64_t end) const {
+  if (unacknowledged_.empty() || *unacknowledged_.begin() > sequence) return true;
   const bool everything = begin == 0 && end == ~uint64_t{0};
-  return !everything && !any_unsettled(sequence, begin, end);
+  return !everything && !any_unacknowledged(sequence, begin, end);
 }
 
 void PieceTable::wait(std::shared_ptr<Operation> operation, uint64_t sequence, uint64_t begin,
@@ -202,7 +202,7 @@ void PieceTable::wait(std::shared_ptr<Operation> operation, uint64_t sequence, u
 
 void PieceTable::wake(Actions& actions) {
   std::erase_if(waiters_, [&](Waiter& waiter) {
-    if (!is_settled(waiter.sequence, waiter.begin, waiter.end)) return false;
+    if (!is_acknowledged(waiter.sequence, waiter.begin, waiter.end)) return false;
     actions.proceed.push_back(std::move(waiter.operation));
     return true;
   });
@@ -220,7 +220,7 @@ void PieceTable::take_waiters(std::vector<std::shared_ptr<void>>& waiters) {
 
 void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Actions& actions) {
   if (piece->state != PieceState::kInFlight) return;
-  piece->landed();
+  piece->calls_ended();
   ChunkPieces& pieces = chunks_[piece->chunk];
   const bool earlier_waits = std::any_of(pieces.begin(), pieces.end(), [&](const PiecePtr& other) {
     return other->state == PieceState::kQueued && other->sequence < piece->sequence &&
@@ -228,7 +228,7 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Actio
   });
   if (earlier_waits) {  // lost by its target meanwhile: this one goes again after it
     piece->state = PieceState::kQueued;
-    return settle(piece->chunk, actions);
+    return send_ready(piece->chunk, actions);
   }
   piece->incarnation = incarnation;
   piece->acknowledgement = ++acknowledgements_;
@@ -238,7 +238,7 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Actio
   StripeState& stripe = stripes_[piece->stripe_index];
   stripe.oldest_incarnation = oldest(stripe.oldest_incarnation, incarnation);
   drop_covered(*piece, pieces, actions);
-  settle(piece->chunk, actions);
+  send_ready(piece->chunk, actions);
   wake(actions);
 }
 
@@ -259,18 +259,19 @@ void PieceTable::drop_covered(Piece& by, ChunkPieces& pieces, Actions& actions) 
 void PieceTable::refused(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kInFlight) return;
   release(chunks_[piece->chunk], piece, actions);
-  settle(piece->chunk, actions);
+  send_ready(piece->chunk, actions);
   wake(actions);
 }
 
 void PieceTable::send_again(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kInFlight) return;
-  piece->landed();
+  piece->calls_ended();
   piece->state = PieceState::kQueued;
-  settle(piece->chunk, actions);
+  send_ready(piece->chunk, actions);
 }
 
-// Takes it out of its chunk, which may have none afterwards: call settle(), not the chunk again.
+// Takes it out of its chunk, which may have none afterwards: call send_ready(), not the chunk
+// again.
 void PieceTable::release(ChunkPieces& pieces, const PiecePtr& piece, Actions& actions) {
   set_state(piece, PieceState::kGone);
   const PiecePtr kept = piece;
@@ -354,7 +355,7 @@ void PieceTable::recount_oldest(uint32_t stripe_index) {
 void PieceTable::target_lost(uint32_t target, uint64_t incarnation, Actions& actions) {
   each_chunk(0, ~uint64_t{0}, [&](uint64_t chunk, ChunkPieces& pieces) {
     requeue(pieces, target, incarnation);
-    settle(chunk, actions);
+    send_ready(chunk, actions);
   });
   for (uint32_t index = 0; index < stripes_.size(); ++index) recount_oldest(index);
 }

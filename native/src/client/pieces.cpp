@@ -50,7 +50,7 @@ void each_span(const Piece& piece, const FileView& view, Fn fn) {
 FileViewPtr take_for_sending(Inode& inode, Piece& piece) {
   const std::scoped_lock lock(inode.mu());
   if (piece.state != PieceState::kInFlight) return nullptr;  // whoever gave it up told its waiter
-  piece.landed();  // cut since it was decided: under the view of now that would come back
+  piece.calls_ended();  // cut since it was decided: under the view of now that would come back
   inode.sends_until(piece.end);
   const FileViewPtr view = inode.view_locked();
   piece.stripe_index = first_span(*view, piece.begin, piece.end).stripe_index;
@@ -138,7 +138,7 @@ void Piece::call_done(Lane& lane, Call& call) {
   {
     const std::scoped_lock lock(inode->mu());
     error = conclude(context, *inode, self, call, actions);
-    if (!unsettled()) told = std::exchange(waiter, nullptr);
+    if (!unacknowledged()) told = std::exchange(waiter, nullptr);
     watch = !inode->sync_watched && inode->pieces().unsynced();
     if (watch) inode->sync_watched = true;
   }

@@ -70,7 +70,7 @@ bool SeekOperation::wait_for_pieces(Lane& lane) {
     view_ = inode_->view_locked();
     PieceTable& pieces = inode_->pieces();
     const uint64_t sequence = pieces.sequence();
-    if (pieces.is_settled(sequence, 0, kNowhere)) return false;
+    if (pieces.is_acknowledged(sequence, 0, kNowhere)) return false;
     pieces.seal_all(actions);
     pieces.wait(shared_from_this(), sequence, 0, kNowhere);
   }

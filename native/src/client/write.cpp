@@ -85,7 +85,7 @@ class WriteRun {
   uint64_t add(const Span& span);
   bool may_keep_memory(const Span& span) const;
   Window place_of(const Span& span, bool at_once, bool keeps) const;
-  uint64_t gathering_bytes_max() const {
+  uint64_t coalescing_bytes_max() const {
     return context_.settings().dirty_bytes_per_inode_max / 4 * 3;
   }
   Buffer buffer_for(uint32_t size);
@@ -116,10 +116,10 @@ class WriteRun {
       false;  // the inode has as many dirty bytes as it may: no further piece goes write-behind
   bool behind_ = false;  // some bytes went write-behind
   bool sequential_ = false;
-  bool gathers_ = false;  // others write beside it
+  bool coalesces_ = false;  // others write beside it
   bool no_memory_ = false;
   uint32_t kill_ = 0;  // kCommitKill*
-  Actions settled_;    // to be seen to when the writer was answered
+  Actions actions_;    // to be seen to when the writer was answered
   std::shared_ptr<WriteOperation> operation_;
 };
 
@@ -129,7 +129,7 @@ void WriteRun::run() {
   {
     const std::scoped_lock lock(inode_->mu());
     sequential_ = request_.offset != 0 && inode_->stream_end == request_.offset;
-    gathers_ = static_cast<bool>(inode_->side_by_side);
+    coalesces_ = static_cast<bool>(inode_->side_by_side);
     inode_->stream_end = end_;
     is_full_ = inode_->pieces().dirty_bytes() >= context_.settings().dirty_bytes_per_inode_max;
     set_ids = inode_->set_ids;
@@ -143,7 +143,7 @@ void WriteRun::run() {
   if (!operation_) end_write(lane_, *inode_);
   if (behind_ && !direct_) watch();  // a direct piece left at once: it has no age
   if (!operation_) reply(stale);
-  run_actions(lane_, inode_, settled_);
+  run_actions(lane_, inode_, actions_);
   if (!operation_) return;
   if (stale) forget(context_, inode_->ino(), stale);
   operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
@@ -188,7 +188,7 @@ uint64_t WriteRun::merge(const Span& span) {
   std::memcpy(piece->bytes(span.begin, end).data(), bytes(span.begin, end).data(),
               end - span.begin);
   inode_->side_by_side.note(piece->borders(span.begin, end));
-  pieces.merged(piece, span.begin, end, settled_);
+  pieces.merged(piece, span.begin, end, actions_);
   behind_ = true;
   return end;
 }
@@ -207,7 +207,7 @@ Buffer WriteRun::buffer_for(uint32_t size) {
 // was read.
 bool WriteRun::may_keep_memory(const Span& span) const {
   if (span.length != request_.payload.size() || span.length < kKeptMin ||
-      !lane_.landed(request_.payload))
+      !lane_.is_received(request_.payload))
     return false;
   if ((span.begin | span.length) % limits::kBlockSize == 0) return true;
   const Window window = window_of(*view_, span, true);
@@ -219,7 +219,7 @@ bool WriteRun::may_keep_memory(const Span& span) const {
 // that does not begin with a page: what is missing to whole blocks comes next.
 Window WriteRun::place_of(const Span& span, bool at_once, bool keeps) const {
   if (at_once) return {span.begin, std::min(span.length, Memory::kPieceMax)};
-  const Window window = window_of(*view_, span, sequential_ || gathers_);
+  const Window window = window_of(*view_, span, sequential_ || coalesces_);
   if (!keeps) return window;
   return {span.begin, static_cast<uint32_t>(window.begin + window.capacity - span.begin)};
 }
@@ -236,7 +236,7 @@ uint64_t WriteRun::add(const Span& span) {
   if (no_memory_) return span.begin;
   piece->window = window.begin;
   piece->capacity = window.capacity;
-  piece->gathers = gathers_ && !own;
+  piece->coalesces = coalesces_ && !own;
   piece->begin = span.begin;
   piece->end = std::min(span.begin + span.length, piece->limit());
   piece->chunk = span.chunk;
@@ -244,7 +244,7 @@ uint64_t WriteRun::add(const Span& span) {
   piece->target = view_->targets[span.stripe_index];
   piece->first_written = lane_.loop().now();
   if (keeps) {
-    lane_.keep_landed(piece->buffer);
+    lane_.keep_received(piece->buffer);
   } else {
     const auto from = bytes(piece->begin, piece->end);
     std::memcpy(piece->bytes(piece->begin, piece->end).data(), from.data(), from.size());
@@ -258,9 +258,9 @@ uint64_t WriteRun::add(const Span& span) {
   const uint64_t end = piece->end;
   const std::scoped_lock lock(inode_->mu());
   if (!own) inode_->side_by_side.note(inode_->pieces().borders(*piece));
-  if (piece->gathers) inode_->pieces().make_way(gathering_bytes_max(), settled_);
-  inode_->pieces().add(piece, settled_);
-  if (at_once) inode_->pieces().seal(piece, settled_);
+  if (piece->coalesces) inode_->pieces().make_way(coalescing_bytes_max(), actions_);
+  inode_->pieces().add(piece, actions_);
+  if (at_once) inode_->pieces().seal(piece, actions_);
   return end;
 }
 
@@ -273,7 +273,7 @@ Stale WriteRun::note_written() {
 void WriteRun::watch() {
   {
     const std::scoped_lock lock(inode_->mu());
-    if (inode_->watched || inode_->pieces().unsettled() == 0) return;
+    if (inode_->watched || inode_->pieces().unacknowledged() == 0) return;
     inode_->watched = true;
   }
   lane_.watch_age(inode_);

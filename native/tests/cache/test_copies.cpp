@@ -43,7 +43,7 @@ class CacheCopies : public ::testing::Test {
     cache_ = Cache::open(settings_, reason_);
     EXPECT_TRUE(cache_) << reason_;
     cache_->copies()->start();
-    cache_->copies()->settle();
+    cache_->copies()->wait_idle();
     return *cache_->copies();
   }
   void put_slice(uint64_t ino, uint32_t slice, uint64_t stamp) {
@@ -57,14 +57,14 @@ class CacheCopies : public ::testing::Test {
   }
   void put(uint64_t ino, uint64_t stamp = 5) {
     for (uint32_t slice = 0; slice < slice_count(kSize); ++slice) put_slice(ino, slice, stamp);
-    cache_->settle();
+    cache_->wait_idle();
   }
   static WholeFile file(uint64_t ino, uint64_t stamp = 5) { return {ino, stamp, kSize}; }
   // Requests the copy, and waits until it is made or refused.
   bool ask(uint64_t ino, uint64_t stamp = 5) {
     const bool there = static_cast<bool>(cache_->copies()->open(file(ino, stamp)));
     if (there) cache_->copies()->closed(file(ino, stamp));
-    cache_->copies()->settle();
+    cache_->copies()->wait_idle();
     return there;
   }
   bool reads(uint64_t ino) {
@@ -97,7 +97,7 @@ class CacheCopies : public ::testing::Test {
 TEST_F(CacheCopies, AreMadeOfWhatIsThereWholeAndFoundAfterRestart) {
   open();
   put_slice(1, 0, 5);
-  cache_->settle();
+  cache_->wait_idle();
   EXPECT_FALSE(ask(1));
   EXPECT_FALSE(ask(1));  // most of it is missing
   put(1);
@@ -133,7 +133,7 @@ TEST_F(CacheCopies, ChangedBytesAreFoundBeforeTheyAreUsed) {
   EXPECT_EQ(count("copies_corrupt"), 1u);
   EXPECT_TRUE(reads(3 - broken));
   EXPECT_FALSE(reads(broken));
-  cache_->copies()->settle();
+  cache_->copies()->wait_idle();
   EXPECT_TRUE(reads(broken));  // it was made again
 }
 

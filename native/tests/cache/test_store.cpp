@@ -314,16 +314,16 @@ TEST_F(CacheStore, GathersPartsOfSeveralReads) {
   cache->offer({1, 0}, 5, length, part_of(1, 131072, 131072));
   cache->offer({1, 0}, 5, length, part_of(1, 131072, 131072));  // the same part comes twice
   cache->offer({1, 0}, 5, length, part_of(1, 262144, length - 262144));
-  cache->settle();
+  cache->wait_idle();
   EXPECT_FALSE(cache->find({1, 0}, 5));
   cache->offer({1, 0}, 5, length, part_of(1, 0, 131072));
-  cache->settle();
+  cache->wait_idle();
   EXPECT_TRUE(cache->find({1, 0}, 5));
   cache->offer({2, 0}, 5, length, part_of(2, 4096, 4096));  // a random read begins nothing
   cache->offer({2, 0}, 5, length, part_of(2, 0, 4096));
   cache->offer({2, 0}, 5, length, part_of(2, 8192, 262144));
   cache->offer({2, 0}, 6, length, part_of(2, 270336, length - 270336));  // the bytes are other ones
-  cache->settle();
+  cache->wait_idle();
   EXPECT_FALSE(cache->find({2, 0}, 5));
   EXPECT_FALSE(cache->find({2, 0}, 6));
 }
@@ -356,7 +356,7 @@ TEST_F(CacheStore, ManyThreadsAtOnce) {
     });
   }
   for (auto& lane : lanes) lane.join();
-  cache->settle();
+  cache->wait_idle();
   cache->stop();
   for (const auto& [name, count] : cache->counters()) {
     if (name == "cache_bytes") {

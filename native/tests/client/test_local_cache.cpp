@@ -54,7 +54,7 @@ class LocalCacheTest : public ::testing::Test {
   void fill() {
     EXPECT_EQ(read(), content_);
     EXPECT_TRUE(eventually([&] {  // the lane lends its buffer behind the answer
-      cache().settle();
+      cache().wait_idle();
       const size_t before = asked();
       return read() == content_ && asked() == before;
     }));

@@ -67,10 +67,10 @@ class PassthroughTable : public ::testing::Test {
       cache_->offer({ino, slice}, stamp, cache::kSliceBytes,
                     {0, cache::kSliceBytes, {bytes.get(), cache::kSliceBytes}, bytes});
     }
-    cache_->settle();
-    cache_->copies()->settle();
+    cache_->wait_idle();
+    cache_->copies()->wait_idle();
     EXPECT_FALSE(cache_->copies()->open({ino, stamp, kSize}));
-    cache_->copies()->settle();
+    cache_->copies()->wait_idle();
   }
   static Passthrough::Opened file(uint64_t fh, uint64_t stamp = 5, uint64_t ino = kIno) {
     return {.file = {ino, stamp, kSize}, .fh = fh, .is_immutable = true, .is_leased = true};
@@ -120,7 +120,7 @@ TEST_F(PassthroughTable, HandlesOfAFileShareWhatIsBehind) {
 
 TEST_F(PassthroughTable, WhatIsReadByRequestsStaysSo) {
   EXPECT_EQ(table_->opened(file(1)).way, Way::kByRequests);  // there is no copy yet
-  cache_->copies()->settle();
+  cache_->copies()->wait_idle();
   copied(kIno, 5);
   EXPECT_EQ(table_->opened(file(2)).way, Way::kByRequests);
   table_->closed(1);

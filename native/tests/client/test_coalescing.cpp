@@ -33,13 +33,13 @@ std::vector<std::pair<uint64_t, uint64_t>> gaps_of(const Piece& piece) {
 PiecePtr piece_of(uint64_t begin, uint64_t end) {
   auto piece = std::make_shared<Piece>();
   piece->capacity = kChunk;
-  piece->gathers = true;
+  piece->coalesces = true;
   piece->begin = begin;
   piece->end = end;
   return piece;
 }
 
-TEST(Gathering, APieceKnowsItsGaps) {
+TEST(Coalescing, APieceKnowsItsGaps) {
   const PiecePtr piece = piece_of(100, 200);
   piece->took(300, 400);
   piece->took(50, 60);
@@ -67,7 +67,7 @@ TEST(Gathering, APieceKnowsItsGaps) {
   EXPECT_TRUE(piece->is_full());
 }
 
-TEST(Gathering, ACutLeavesNoGapAtTheEnd) {
+TEST(Coalescing, ACutLeavesNoGapAtTheEnd) {
   for (const uint64_t size : {401, 400, 350, 301, 300, 250, 200, 150}) {
     const PiecePtr piece = piece_of(0, 200);
     piece->took(300, 400);
@@ -81,7 +81,7 @@ TEST(Gathering, ACutLeavesNoGapAtTheEnd) {
   }
 }
 
-TEST(Gathering, GapsAreBounded) {
+TEST(Coalescing, GapsAreBounded) {
   const PiecePtr piece = piece_of(0, 10);
   for (uint64_t at = 100; piece->gaps.size() < Piece::kGapsMax; at += 100) {
     ASSERT_TRUE(piece->may_take(at, at + 10));
@@ -95,7 +95,7 @@ TEST(Gathering, GapsAreBounded) {
 
 // ---- the pieces of an inode ----
 
-TEST(Gathering, WhatIsCoveredOnlyInPartIsKept) {
+TEST(Coalescing, WhatIsCoveredOnlyInPartIsKept) {
   PieceTable table;
   table.geometry(1, kChunk);
   Actions actions;
@@ -111,7 +111,7 @@ TEST(Gathering, WhatIsCoveredOnlyInPartIsKept) {
   EXPECT_EQ(older->state, PieceState::kHeld) << "it lies in a gap of the newer one";
 }
 
-TEST(Gathering, TheOldestMakesWay) {
+TEST(Coalescing, TheOldestMakesWay) {
   PieceTable table;
   table.geometry(1, kChunk);
   std::vector<PiecePtr> pieces;
@@ -129,27 +129,27 @@ TEST(Gathering, TheOldestMakesWay) {
   EXPECT_EQ(actions.send.front(), pieces.front());
 }
 
-TEST(Gathering, ItMayTakeLongerThanOtherPieces) {
+TEST(Coalescing, ItMayTakeLongerThanOtherPieces) {
   PieceTable table;
   table.geometry(1, kChunk);
   Actions actions;
   const auto began = Clock::now();
-  const PiecePtr gathers = piece_of(0, 10);
+  const PiecePtr coalescing = piece_of(0, 10);
   const PiecePtr other = piece_of(kChunk, kChunk + 10);
-  other->gathers = false;
+  other->coalesces = false;
   other->chunk = 1;
-  for (const PiecePtr& piece : {gathers, other}) {
+  for (const PiecePtr& piece : {coalescing, other}) {
     piece->first_written = began;
     table.add(piece, actions);
   }
   EXPECT_FALSE(table.seal_aged(began + PieceTable::kAge, actions));
   ASSERT_EQ(actions.send.size(), 1u);
   EXPECT_EQ(actions.send.front(), other);
-  EXPECT_TRUE(table.seal_aged(began + PieceTable::kGatheringAge, actions));
+  EXPECT_TRUE(table.seal_aged(began + PieceTable::kCoalescingAge, actions));
   EXPECT_EQ(actions.send.size(), 2u);
 }
 
-TEST(Gathering, RandomWritesDoNotLieSideBySide) {
+TEST(Coalescing, RandomWritesDoNotLieSideBySide) {
   SideBySide side_by_side;
   EXPECT_FALSE(side_by_side);
   for (int write = 0; write < 100; ++write) side_by_side.note(write % 4 == 0);
@@ -194,7 +194,7 @@ std::vector<size_t> strided(size_t count) {
   return order;
 }
 
-TEST(Gathering, RanksFillWholeChunks) {
+TEST(Coalescing, RanksFillWholeChunks) {
   Rig rig({.chunk_size = kChunk});
   rig.open(kFh, O_WRONLY);
   const Transfers transfers(3, 400);
@@ -208,7 +208,7 @@ TEST(Gathering, RanksFillWholeChunks) {
   EXPECT_TRUE(rig.empties(Buffer::Account::kDirty));
 }
 
-TEST(Gathering, GapsStayWhatTheyWere) {
+TEST(Coalescing, GapsStayWhatTheyWere) {
   Rig rig({.chunk_size = kChunk});
   rig.open(kFh, O_RDWR);
   Bytes wanted = pattern(4u << 20, 5);
@@ -232,7 +232,7 @@ TEST(Gathering, GapsStayWhatTheyWere) {
 }
 
 // Parts of one piece that a target acknowledged before it was lost are sent again with the others.
-TEST(Gathering, ALostTargetGetsAllPartsAgain) {
+TEST(Coalescing, ALostTargetGetsAllPartsAgain) {
   Rig rig({.targets = 1, .chunk_size = kChunk});
   rig.open(kFh, O_WRONLY);
   const Transfers transfers(9, 60);
@@ -250,7 +250,7 @@ TEST(Gathering, ALostTargetGetsAllPartsAgain) {
   EXPECT_EQ(rig.file(wanted.size(), true), wanted);
 }
 
-TEST(Gathering, ARefusedPartFailsThePiece) {
+TEST(Coalescing, ARefusedPartFailsThePiece) {
   Rig rig({.targets = 1, .chunk_size = kChunk});
   rig.open(kFh, O_WRONLY);
   std::atomic<int> seen = 0;
@@ -269,7 +269,7 @@ TEST(Gathering, ARefusedPartFailsThePiece) {
 
 // 1 MiB from memory that does not begin with a page comes as two WRITEs: one piece, where the first
 // was read.
-TEST(Gathering, AWriteThatTheKernelCutIsOnePiece) {
+TEST(Coalescing, AWriteThatTheKernelCutIsOnePiece) {
   Rig rig({.lanes = 1, .chunk_size = kChunk});
   rig.open(kFh, O_WRONLY);
   const Bytes bytes = pattern(3 * kChunk, 21);

@@ -70,7 +70,7 @@ AttributeTable::Slot& AttributeTable::place(uint64_t ino, Clock::time_point now)
       chosen = index;
       break;
     }
-    if (slots_[index].told < slots_[chosen].told) chosen = index;
+    if (slots_[index].used_at < slots_[chosen].used_at) chosen = index;
   }
   inos_[chosen] = ino;
   slots_[chosen] = {};
@@ -92,7 +92,7 @@ bool AttributeTable::put(std::span<const std::byte> record, std::chrono::millise
   std::memcpy(held.record.data(), record.data(), kRecordSize);
   held.until = now + valid;
   held.leased = leased;
-  held.told = now;
+  held.used_at = now;
   return true;
 }
 
@@ -101,7 +101,7 @@ bool AttributeTable::drop(uint64_t ino, Clock::time_point now) {
   Slot* held = find(ino);
   if (held == nullptr) return false;
   forget(*held);
-  return now - held->told < kFresh;
+  return now - held->used_at < kFresh;
 }
 
 void AttributeTable::clear() {
@@ -120,7 +120,7 @@ std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t node
   const std::scoped_lock lock(mutex(ino));
   Slot* held = find(ino);
   if (!is_believed(held, now)) return std::nullopt;
-  held->told = now;
+  held->used_at = now;
   if (!held->leased && !S_ISDIR(field<uint32_t>(held->record, kMode))) return std::nullopt;
   answered_.fetch_add(1, std::memory_order_relaxed);
   return answer_of(*held, nodeid, now);

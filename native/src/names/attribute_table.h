@@ -86,7 +86,7 @@ class AttributeTable {
     const std::scoped_lock lock(mutex(ino));
     Slot* held = find(ino);
     if (!is_plain_file(held, now) || !change(held->record)) return std::nullopt;
-    held->told = now;
+    held->used_at = now;
     return answer_of(*held, nodeid, now);
   }
   // Bytes of a file that only this client may write were written and committed: sets its size if
@@ -142,9 +142,9 @@ class AttributeTable {
  private:
   struct Slot {
     std::array<std::byte, kRecordSize> record;
-    Clock::time_point until;  // the epoch: no deadline
-    bool leased;              // valid while leases last
-    Clock::time_point told;   // when it was put or answered last
+    Clock::time_point until;    // the epoch: no deadline
+    bool leased;                // valid while leases last
+    Clock::time_point used_at;  // when it was put or answered last
   };
   static constexpr size_t kSlotCount = 1u
                                        << 18;  // twice as many as a session has leases by default

@@ -60,7 +60,7 @@ void DentryTable::set(uint64_t directory, const Directory& there, Name& entry, c
 
 void DentryTable::take_out(uint64_t directory, Directory& there, std::string_view name,
                            Name& entry) {
-  set(directory, there, entry, {.ino = 0, .sure = true, .told = false});
+  set(directory, there, entry, {.ino = 0, .sure = true, .cached = false});
   changed(there);
   if (!there.complete || there.listing) return;
   there.names.erase(there.names.find(name));
@@ -157,7 +157,10 @@ bool DentryTable::list(uint64_t directory, const Page& page, Clock::time_point n
     }
     const Name& known_so_far = place->second;
     set(directory, *there, place->second,
-        {.ino = row.ino, .sure = true, .told = known_so_far.told, .looked = known_so_far.looked});
+        {.ino = row.ino,
+         .sure = true,
+         .cached = known_so_far.cached,
+         .looked = known_so_far.looked});
     there->listing->rows.push_back({place, row.cookie});
   }
   there->listing->end = page.end;
@@ -185,7 +188,7 @@ bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino,
   set(directory, *there, *entry,
       {.ino = ino,
        .sure = true,
-       .told = entry->told || may_tell,
+       .cached = entry->cached || may_tell,
        .looked = may_tell ? stamp(now) : entry->looked});
   return may_tell;
 }
@@ -197,7 +200,7 @@ void DentryTable::learn(uint64_t directory, std::string_view name, uint64_t ino)
   if (there == nullptr || !there->leased || contradicts(*there, name, ino)) return;
   if (there->names.contains(name)) return;
   if (Name* entry = entry_of(*there, name)) {
-    set(directory, *there, *entry, {.ino = ino, .sure = true, .told = false});
+    set(directory, *there, *entry, {.ino = ino, .sure = true, .cached = false});
   }
 }
 
@@ -209,7 +212,7 @@ void DentryTable::unsure(uint64_t directory, std::string_view name) {
   came(*there);
   if (Name* entry = entry_of(*there, name)) {
     set(directory, *there, *entry,
-        {.ino = entry->ino, .sure = false, .told = entry->told, .looked = entry->looked});
+        {.ino = entry->ino, .sure = false, .cached = entry->cached, .looked = entry->looked});
   }
 }
 
@@ -222,7 +225,7 @@ bool DentryTable::moves(uint64_t directory, std::string_view name, uint64_t new_
     const Directory* there = known(in, directory);
     if (there == nullptr) return true;
     const auto found = there->names.find(name);
-    if (found == there->names.end() || !found->second.told) return true;
+    if (found == there->names.end() || !found->second.cached) return true;
     looked = found->second.looked;
   }
   Group& in = group(new_directory);
@@ -231,7 +234,7 @@ bool DentryTable::moves(uint64_t directory, std::string_view name, uint64_t new_
   Name* entry = there == nullptr ? nullptr : entry_of(*there, new_name);
   if (entry == nullptr) return false;
   entry->looked = std::max(entry->looked, looked);
-  return entry->told = true;
+  return entry->cached = true;
 }
 
 void DentryTable::forget(Group& in, uint64_t directory) {
@@ -255,8 +258,8 @@ DentryTable::Dropped DentryTable::drop(uint64_t directory, Clock::time_point now
   if (there == nullptr) return dropped;
   uint32_t newest_ms = static_cast<uint32_t>(kSettling.count());
   for (const auto& [name, entry] : there->names) {
-    if (!entry.told) continue;
-    dropped.told.push_back(name);
+    if (!entry.cached) continue;
+    dropped.cached.push_back(name);
     const uint32_t ago_ms = stamp(now) - entry.looked;
     if (entry.looked == 0 || ago_ms >= kSettling.count()) continue;
     dropped.settling.push_back(name);

@@ -89,7 +89,7 @@ class DentryTable {
   bool moves(uint64_t directory, std::string_view name, uint64_t new_directory,
              std::string_view new_name);
   struct Dropped {
-    std::vector<std::string> told;      // names that the kernel has cached
+    std::vector<std::string> cached;    // names that the kernel has cached
     std::vector<std::string> settling;  // those that it may be about to cache once more
     Clock::time_point looked_at{};      // when the last of these was answered
   };
@@ -113,7 +113,7 @@ class DentryTable {
     const Found found = look(in, directory, name, now, entry);
     if (found.kind == Found::Kind::kUnknown || !answer(found)) return false;
     if (entry != nullptr && found.valid.count() > 0) {
-      entry->told = true;
+      entry->cached = true;
       entry->looked = stamp(now);
     }
     return true;
@@ -135,7 +135,7 @@ class DentryTable {
     if (entry == nullptr) return false;
     const uint64_t ino = make(end_of(*there) - now);
     set(directory, *there, *entry,
-        {.ino = ino, .sure = true, .told = entry->told || ino != 0, .looked = entry->looked});
+        {.ino = ino, .sure = true, .cached = entry->cached || ino != 0, .looked = entry->looked});
     if (ino != 0) came(*there);
     return ino != 0;
   }
@@ -176,11 +176,11 @@ class DentryTable {
     if (other == nullptr || found.ino == taken.ino) return false;
     other->sure = true;  // a new entry here is an absent name
     if (!take(found.ino, taken.ino)) return false;
-    const bool told = entry->told || other->told;
+    const bool cached = entry->cached || other->cached;
     const uint32_t looked = std::max(entry->looked, other->looked);
     take_out(directory, *there, name, *entry);
     set(directory, *there, *other,
-        {.ino = found.ino, .sure = true, .told = told, .looked = looked});
+        {.ino = found.ino, .sure = true, .cached = cached, .looked = looked});
     came(*there);
     return true;
   }
@@ -240,7 +240,7 @@ class DentryTable {
       if (entry.sure && entry.ino == 0) continue;
       given = entry.sure ? each(Row{name, entry.ino, place->cookie}, valid) : Given::kUnknown;
       if (given != Given::kTaken) break;
-      entry.told = true;
+      entry.cached = true;
       ++taken;
     }
     if (taken == 0 && given == Given::kUnknown) return false;
@@ -255,7 +255,7 @@ class DentryTable {
   struct Name {
     uint64_t ino = 0;
     bool sure = false;
-    bool told = false;
+    bool cached = false;
     uint32_t looked = 0;  // stamp() of when a LOOKUP last got it with a time; 0: never
   };
   struct Hash {

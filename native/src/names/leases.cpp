@@ -28,7 +28,8 @@ struct Names::LostBatch {
 // up.
 size_t Names::drop_names(uint64_t ino, LostBatch& lost) {
   auto dropped = dentries_.drop(ino, DentryTable::Clock::now());
-  for (const std::string& name : dropped.told) lost.now.push_back(session_.name_expiry(ino, name));
+  for (const std::string& name : dropped.cached)
+    lost.now.push_back(session_.name_expiry(ino, name));
   for (const std::string& name : dropped.settling) {
     fuse::Notification again = session_.name_expiry(ino, name);
     again.not_before = dropped.looked_at + kSettles;
@@ -39,7 +40,7 @@ size_t Names::drop_names(uint64_t ino, LostBatch& lost) {
     }
   }
   if (!dropped.settling.empty()) lost.until = std::max(lost.until, dropped.looked_at + kSettles);
-  return dropped.told.size();
+  return dropped.cached.size();
 }
 
 size_t Names::drop_leases(uint64_t token, std::span<const LostLease> lost, uint32_t facets) {

@@ -437,8 +437,8 @@ TEST_F(MoveTest, TheKernelsDentryGoesAlong) {
   EXPECT_EQ(found(6, "file"), kFile);  // told
   EXPECT_EQ(out_header(ask(0, rename(8, "file", "new"))).error, 0);
   const auto dropped = names_.dentries().drop(kFolder, DentryTable::Clock::now());
-  EXPECT_NE(std::find(dropped.told.begin(), dropped.told.end(), "new"), dropped.told.end());
-  EXPECT_EQ(std::find(dropped.told.begin(), dropped.told.end(), "file"), dropped.told.end());
+  EXPECT_NE(std::find(dropped.cached.begin(), dropped.cached.end(), "new"), dropped.cached.end());
+  EXPECT_EQ(std::find(dropped.cached.begin(), dropped.cached.end(), "file"), dropped.cached.end());
 }
 
 // Attributes of a file that nobody has open.

@@ -149,9 +149,9 @@ TEST_F(Listing, WhatWasAskedBeforeAChangeIsNotTaken) {
 TEST_F(Listing, ARecallEndsItAndNamesWhatWasGiven) {
   ASSERT_TRUE(put_all());
   EXPECT_EQ(give(0, 2).size(), 2u);
-  auto told = table_.drop(kDirectory, kStart).told;
-  std::ranges::sort(told);
-  EXPECT_EQ(told, (Names{"a", "b"}));
+  auto cached = table_.drop(kDirectory, kStart).cached;
+  std::ranges::sort(cached);
+  EXPECT_EQ(cached, (Names{"a", "b"}));
   EXPECT_EQ(give(), Names{"?"});
   table_.lease(kDirectory, kStart);
   EXPECT_FALSE(put_all()) << "others change it: the kernel is to believe nothing";

@@ -211,7 +211,7 @@ TEST(DentryTable, ARecallNamesWhatTheKernelWasTold) {
   table.lease(5, kNow);
   table.put(5, "told", 77, kNow);
   table.unsure(5, "only asked");
-  EXPECT_EQ(table.drop(5, kNow).told, std::vector<std::string>{"told"});
+  EXPECT_EQ(table.drop(5, kNow).cached, std::vector<std::string>{"told"});
   EXPECT_EQ(found(table, 5, "told").kind, Kind::kUnknown);
   EXPECT_EQ(table.names(), 0u);
   EXPECT_FALSE(table.put(5, "without a lease", 78, kNow));
@@ -229,7 +229,7 @@ TEST(DentryTable, AnEntryThatWasOnlyLearntNeedsNoRecall) {
   EXPECT_EQ(found(table, 5, "b").ino, 8u);               // what is known stays
   EXPECT_EQ(found(table, 5, "c").kind, Kind::kUnknown);  // a request on its way changes it
   EXPECT_EQ(found(table, 5, "a", kNow, false).ino, 7u);
-  EXPECT_EQ(table.drop(5, kNow).told, std::vector<std::string>{"b"});
+  EXPECT_EQ(table.drop(5, kNow).cached, std::vector<std::string>{"b"});
 }
 
 TEST(DentryTable, AContendedDirectoryTellsTheKernelNothing) {
@@ -241,7 +241,7 @@ TEST(DentryTable, AContendedDirectoryTellsTheKernelNothing) {
   EXPECT_FALSE(table.put(5, "name", 77, kNow));
   EXPECT_EQ(found(table, 5, "name").kind, Kind::kPresent);
   EXPECT_EQ(found(table, 5, "name").valid, milliseconds(0));
-  EXPECT_TRUE(table.drop(5, kNow + milliseconds(2)).told.empty());
+  EXPECT_TRUE(table.drop(5, kNow + milliseconds(2)).cached.empty());
   table.lease(5, kNow + DentryTable::kContended + milliseconds(3));
   EXPECT_TRUE(table.put(5, "name", 77, kNow));
 }
@@ -256,8 +256,8 @@ TEST(DentryTable, ARenameTakesAlongWhatTheKernelBelieves) {
   table.lease(6, kNow);
   EXPECT_TRUE(table.moves(5, "old", 6, "new"));
   EXPECT_TRUE(table.moves(5, "old", 5, "beside"));
-  EXPECT_EQ(table.drop(6, kNow).told, std::vector<std::string>{"new"});
-  EXPECT_EQ(table.drop(5, kNow).told.size(), 2u);
+  EXPECT_EQ(table.drop(6, kNow).cached, std::vector<std::string>{"new"});
+  EXPECT_EQ(table.drop(5, kNow).cached.size(), 2u);
 }
 
 TEST(DentryTable, WhatWasToldAMomentAgoMayNotHaveBeenNoted) {
@@ -271,7 +271,7 @@ TEST(DentryTable, WhatWasToldAMomentAgoMayNotHaveBeenNoted) {
   std::ranges::sort(dropped.settling);
   EXPECT_EQ(dropped.settling, (std::vector<std::string>{"name", "other"}));
   EXPECT_EQ(dropped.looked_at, kNow + milliseconds(30));
-  EXPECT_EQ(dropped.told.size(), 3u);
+  EXPECT_EQ(dropped.cached.size(), 3u);
   table.put(6, "name", 78, kNow);
   EXPECT_TRUE(table.drop(6, kNow + DentryTable::kSettling).settling.empty());
   table.put(7, "name", 79, kNow);

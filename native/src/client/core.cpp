@@ -59,7 +59,8 @@ void Core::stop(uint32_t deadline_ms) {
   if (local_cache_) local_cache_->stop();
 }
 
-// Nothing is on its way to a target, nor then to the metaserver.
+// Whether nothing is under way to a target or to the metaserver. Bytes go to the targets first, so
+// they are checked first.
 bool Core::quiet() {
   return context_.memory().account(Buffer::Account::kDirty) == 0 && context_.commits().none();
 }
@@ -74,7 +75,7 @@ size_t Core::abort() {
   return count;
 }
 
-// ---- the local cache and what passes through ----
+// ---- the local cache and passthrough ----
 
 bool Core::use_cache(const cache::StoreSettings& settings, std::string& reason) {
   auto opened = cache::Cache::open(settings, reason);
@@ -152,7 +153,8 @@ void Core::flush(fuse::LaneContext& at, const fuse::FlushRequest& request) {
   const fuse::RequestHead& head = request.head;
   KernelReplies& kernel = context_.kernel();
   const HandlePtr handle = context_.open_files().find(request.fh);
-  // Its file was lost with the process before this one: close(2) is the last to say so.
+  // The file could not be opened again by this process: close(2) is the last call that can report
+  // it.
   if (!handle) return kernel.reply_error(head, EBADF);
   int error = 0;
   bool clean = (handle->open_flags & O_ACCMODE) == O_RDONLY;
@@ -160,7 +162,8 @@ void Core::flush(fuse::LaneContext& at, const fuse::FlushRequest& request) {
     Inode& inode = *handle->inode;
     const std::scoped_lock lock(inode.mu());
     clean = inode.pieces().unacknowledged() == 0 && !inode.committing && !inode.written();
-    uint64_t only_told = handle->error_seen;  // told, not used up: DrainOperation::finish says why
+    // A copy: the error is reported, but not used up (DrainOperation::finish says why).
+    uint64_t only_told = handle->error_seen;
     if (clean) error = inode.report(only_told);
   }
   if (clean) return kernel.reply_error(head, error);
@@ -315,7 +318,7 @@ std::vector<std::pair<uint64_t, bool>> Core::inodes_lost() {
   return losses;
 }
 
-// ---- what is read before anybody asks ----
+// ---- prefetching ----
 
 size_t Core::announce(std::span<const uint64_t> inos, bool replaces) {
   const size_t count = context_.prefetcher().announce(inos, replaces);

@@ -40,10 +40,12 @@ bool Inode::may_be_cut(uint64_t size) const noexcept {
   if (!at_rest || lies_inline() || set_ids.mode != 0 || (written_.flags & kCommitKillSuidgid) != 0)
     return false;
   if (size > std::min<uint64_t>(storable_end(*view_), INT64_MAX)) return false;
-  return size_limit.load(std::memory_order_relaxed) == kUnlimited;  // else others wait for the room
+  // Under a quota others may wait for the room, so the metaserver must know the size at once.
+  return size_limit.load(std::memory_order_relaxed) == kUnlimited;
 }
 
-// What was never sent, and is in no size that was told, is nobody else's affair.
+// Bytes that were never sent, and are in no size that was reported, concern nobody else: cutting
+// them off is not reported.
 void Inode::cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Actions& actions) {
   bytes_change();
   const uint64_t known_elsewhere = cuts.unreported() ? cuts.level() : stored_end_;
@@ -57,7 +59,7 @@ void Inode::cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Actions&
   }
   if (size < size_) {
     pieces_.trim(size, actions);
-    pieces_.send_all_ready(actions);  // what waited for something that is gone
+    pieces_.send_all_ready(actions);  // some waited for pieces that are gone now
   }
   size_ = written_.size = size;
   written_.mtime_ns = mtime_ns;
@@ -104,7 +106,7 @@ void Inode::cut_ended(int error, Actions& actions) {
   ++cuts.ended;
   pieces_.bar(cuts.bar());
   pieces_.send_all_ready(actions);
-  if (error != 0) actions.tell_cut = false;  // it is told again when it is due, or somebody waits
+  if (error != 0) actions.tell_cut = false;  // the next report is when it is due, or somebody waits
   for (auto& waiter : std::exchange(cuts.waiting, {})) actions.proceed.push_back(std::move(waiter));
 }
 

@@ -14,7 +14,8 @@ namespace braidfs::client {
 namespace {
 
 constexpr uint64_t kEverything = ~uint64_t{0};
-constexpr uint32_t kFailedSyncRest = 12;  // times the usual while until it is tried again
+constexpr uint32_t kFailedSyncRest =
+    12;  // a failed sync is tried again after so many usual intervals
 
 std::string commit_payload(uint64_t file_id, uint32_t flags, uint32_t durable, uint64_t stripes) {
   std::string payload(24, '\0');
@@ -25,8 +26,8 @@ std::string commit_payload(uint64_t file_id, uint32_t flags, uint32_t durable, u
   return payload;
 }
 
-// The metaserver could not be told where the file was cut: that is lost with the last handle that
-// it is open by.
+// The metaserver could not be told where the file was cut: the cut is lost when the last handle of
+// the file is closed.
 void lose_last(Context& context, const InodePtr& inode) {
   if (OpenFiles::is_last(*inode)) lose(context, inode);
 }
@@ -107,7 +108,7 @@ void DrainOperation::proceed(Lane& lane) {
   }
 }
 
-// ---- where lanes cut the file ----
+// ---- cut ----
 
 void DrainOperation::tell_cut(Lane& lane) {
   std::optional<Event> event;
@@ -125,9 +126,10 @@ void DrainOperation::tell_cut(Lane& lane) {
   proceed(lane);
 }
 
-// ---- bytes that go to the metaserver with the birth ----
+// ---- inline: bytes that go to the metaserver with the created file ----
 
-// True: it has begun, and nobody else commits; `with_birth`: nobody is to be asked.
+// True: the phase has begun, and nobody else commits. `with_birth`: the metaserver need not be
+// asked.
 bool DrainOperation::take_inline(Context& context, bool& with_birth) {
   const std::scoped_lock lock(inode_->mu());
   if (!inode_->may_lie_inline(context.commits().inline_length_max()) ||
@@ -158,8 +160,9 @@ void DrainOperation::hand_over(Lane& lane) {
   proceed_all(lane, waiters);
 }
 
-// No WRITE came meanwhile. Whoever sealed the piece has it go to the targets beside, where nobody
-// reads it.
+// `taken`: the metaserver has stored the bytes in the record. No WRITE has come meanwhile, since a
+// WRITE has to ask first. The piece is dropped; if somebody has sealed it, it goes to the targets
+// as well, where nobody reads it.
 void DrainOperation::handed_over(Lane& lane, bool taken) {
   Actions actions;
   {
@@ -207,8 +210,8 @@ void DrainOperation::drain(Lane& lane) {
   proceed(lane);
 }
 
-// Needs the inode's mutex. No WRITE may begin any more: the lease is about to be returned, but not
-// before those that have begun are seen here.
+// Whether the lease is about to be returned, so that no WRITE may begin any more. It is not
+// returned before the WRITEs that have begun are seen here. LOCKED inode.
 bool DrainOperation::is_last_of_lease(Context& context) const {
   const bool may_begin = context.leases().holds(*inode_, kLeaseDataExclusive) ||
                          (inode_->recalling & kLeaseDataExclusive) != 0;
@@ -217,14 +220,15 @@ bool DrainOperation::is_last_of_lease(Context& context) const {
 
 // ---- sync ----
 
-// LOCKED inode. What was synced of objects that the file has no more says nothing of those that it
-// has now.
+// Takes the inode's view. If the file has other objects than before, the SYNCs of the former ones
+// do not count. LOCKED inode.
 void DrainOperation::take_view() {
   const FileViewPtr former = std::exchange(view_, inode_->view_locked());
   if (former && former->file_id != view_->file_id) synced_stripes_ = 0;
 }
 
-// Needs the inode's mutex: what it takes is right only as long as everything is acknowledged.
+// Takes what is to be synced, which is right only as long as every piece is acknowledged. LOCKED
+// inode.
 void DrainOperation::take_syncs() {
   syncs_.clear();
   take_view();
@@ -237,7 +241,7 @@ void DrainOperation::take_syncs() {
   if (commit_beside_) take_commit();
 }
 
-// Needs the inode's mutex. True when the commit claims nothing that the SYNCs must prove first.
+// True: the commit claims nothing that the SYNCs must prove first. LOCKED inode.
 bool DrainOperation::may_commit_beside() const {
   const auto written = inode_->written();
   if (inode_->committing || (written && (written->flags & kCommitSize) != 0)) return false;
@@ -249,7 +253,7 @@ bool DrainOperation::may_commit_beside() const {
 }
 
 void DrainOperation::sync(Lane& lane) {
-  if (kind_ == Kind::kBackground) {  // what is not acknowledged has its turn later
+  if (kind_ == Kind::kBackground) {  // unacknowledged pieces are synced later
     const std::scoped_lock lock(inode_->mu());
     take_syncs();
   }
@@ -290,12 +294,12 @@ void DrainOperation::call_done(Lane& lane, Call& call) {
       pieces.synced(sync.stripe_index, acknowledgements_, actions);
       if (call.view->file_id == view_->file_id) synced_stripes_ |= uint64_t{1} << sync.stripe_index;
     } else if (call.status == Status::kOk || call.status == Status::kStaleIncarnation) {
-      again_ = true;  // what is held was queued again when the reply was seen
+      again_ = true;  // the lane queued the held pieces again when it saw the reply
       if (pieces.take_loss(sync.stripe_index, call.incarnation)) inode_->fail(EIO);
     } else if (call.status == Status::kStaleTruncateEpoch) {
       again_ = true;
     } else if (call.status == Status::kNoObject && kind_ == Kind::kBackground) {
-      pieces.synced(sync.stripe_index, acknowledgements_, actions);  // removed meanwhile
+      pieces.synced(sync.stripe_index, acknowledgements_, actions);  // the object was removed
     } else {
       refused(errno_of(call.status));
     }
@@ -303,7 +307,8 @@ void DrainOperation::call_done(Lane& lane, Call& call) {
   advance(lane);
 }
 
-// Needs the inode's mutex. In the background nothing is lost yet: a later SYNC may succeed.
+// A SYNC failed for good. In the background nothing is lost yet, since a later SYNC may succeed.
+// LOCKED inode.
 void DrainOperation::refused(int error) {
   error_ = error;
   if (kind_ != Kind::kBackground) inode_->fail(error);
@@ -333,7 +338,7 @@ void DrainOperation::commit(Lane& lane) {
   bool with_birth = false;
   {
     const std::scoped_lock lock(inode_->mu());
-    if (commits_ && inode_->committing) {  // another one's: what it commits may be ours
+    if (commits_ && inode_->committing) {  // another drain commits, maybe what this one needs
       inode_->commit_waiters.push_back(shared_from_this());
       return;
     }
@@ -353,7 +358,8 @@ void DrainOperation::commit(Lane& lane) {
   send_commit(lane);
 }
 
-// Nobody is asked; but until tables have it too, GETATTR must not look there. Returns who waited
+// The size and time go with the created file, so the metaserver is not asked. But GETATTR must not
+// look at the tables of attributes before they have them, too. Returns the operations that waited
 // for that.
 std::vector<std::shared_ptr<Operation>> DrainOperation::committed_with_birth(Lane& lane) {
   lane.context().commits().note_written(*inode_);
@@ -363,8 +369,9 @@ std::vector<std::shared_ptr<Operation>> DrainOperation::committed_with_birth(Lan
   return std::exchange(inode_->commit_waiters, {});
 }
 
-// Needs the inode's mutex, under which nobody else was seen to commit: of two at once one would
-// end, with nothing taken, before the other one has told the metaserver what both were for.
+// The caller has seen under the same lock that nobody else commits. Of two commits at once, one
+// would end with nothing taken, before the other has told the metaserver what both were for. LOCKED
+// inode.
 void DrainOperation::take_commit() {
   inode_->committing = true;
   taken_ = inode_->take_written().value_or(Written{});
@@ -379,8 +386,8 @@ void DrainOperation::send_commit(Lane& lane) {
   const uint32_t flags = taken_.flags | (synced_stripes_ != 0 ? kCommitSynced : 0);
   event.a = static_cast<int64_t>(taken_.size);
   event.b = taken_.mtime_ns;
-  const uint32_t durable =
-      durable_ && bytes_.empty() ? 1 : 0;  // bytes: that is another commit, behind them
+  // If the commit has bytes, another one after it makes them durable.
+  const uint32_t durable = durable_ && bytes_.empty() ? 1 : 0;
   event.payload = commit_payload(view_->file_id, flags, durable, synced_stripes_) + bytes_;
   event.token =
       lane.context().commits().begin(std::static_pointer_cast<DrainOperation>(shared_from_this()));
@@ -421,11 +428,11 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
 
 // ---- answer ----
 
-// FLUSH tells an error, but does not use it up: it comes too when a child that inherited the
-// descriptor ends or execs, and nobody sees that answer.
+// FLUSH reports an error, but does not use it up. The kernel also sends a FLUSH when a child that
+// inherited the descriptor ends or execs, and nobody sees the answer to that.
 void DrainOperation::finish(Lane& lane) {
   if (kind_ == Kind::kBackground) return finish_background(lane);
-  if (!commits_ && synced_stripes_ != 0) {  // the next commit tells of them
+  if (!commits_ && synced_stripes_ != 0) {  // the next commit reports them
     const std::scoped_lock lock(inode_->mu());
     if (view_->file_id == inode_->view_locked()->file_id) inode_->synced_stripes |= synced_stripes_;
   }
@@ -444,8 +451,8 @@ void DrainOperation::finish(Lane& lane) {
     lane.context().open_files().closed(*handle_);
   }
   if (error == 0 || !is_request() || !inode_->lost_told) return conclude(lane, error);
-  // An object is lost: whoever was told so does not read what was written there out of the kernel's
-  // pages.
+  // An object of the file is lost. A program that was told so must not read the bytes that it wrote
+  // there from the kernel's pages.
   auto self = std::static_pointer_cast<DrainOperation>(shared_from_this());
   lane.context().kernel().invalidate_pages(inode_->ino(), 0, 0, 0, [self, &lane, error] {
     lane.post([self, error](Lane& at) { self->conclude(at, error); });

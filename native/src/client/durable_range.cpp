@@ -14,7 +14,7 @@ void DurableRangeOperation::proceed(Lane& lane) {
     inode_->bytes_change();
   }
   const FileViewPtr former = std::exchange(view_, inode_->view());
-  if (former && former->file_id != view_->file_id) stripes_ = 0;  // of objects that are going away
+  if (former && former->file_id != view_->file_id) stripes_ = 0;  // the former objects are removed
   syncing_ = again_ = false;
   incarnations_.assign(view_->stripe_width, 0);
   pending_ = 1;

@@ -16,7 +16,7 @@ bool can_wait(EventKind kind) noexcept {
 
 void set_timer(int timer, std::chrono::nanoseconds left) noexcept {
   itimerspec when{};
-  when.it_value.tv_nsec = left.count();  // 0: it does not run, and is not readable
+  when.it_value.tv_nsec = left.count();  // 0 stops the timer, and it is not readable
   (void)::timerfd_settime(timer, 0, &when, nullptr);
 }
 

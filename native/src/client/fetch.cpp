@@ -26,9 +26,9 @@ void Fetch::end() {
   inode_.reset();
 }
 
-// ---- what the inode has, and what is in the way ----
+// ---- looking at the inode ----
 
-// The losses are counted before anybody looks at the pieces.
+// The losses are counted before anybody looks at the pieces, so no loss in between is missed.
 void Fetch::look(Context& context) {
   const Leases& leases = context.leases();
   losses_ = context.incarnations().losses();
@@ -54,7 +54,8 @@ bool Fetch::waits(Lane& lane, Wait& wait) {
   return true;
 }
 
-// Whether its bytes are void at the targets until the metaserver was told of a cut (cuts.h).
+// Whether some of the bytes are void at the targets until a cut is reported to the metaserver
+// (cuts.h).
 bool Fetch::waits_for_cut(Lane& lane, Wait& wait) {
   Cuts& cuts = inode_->cuts;
   const bool is_void = cuts.unreported() && length_ != 0 && offset_ + length_ > cuts.level();
@@ -88,7 +89,7 @@ void Fetch::waits_no_more() {
   --inode_->cuts.pauses;
 }
 
-// ---- where the bytes come from ----
+// ---- fetching ----
 
 bool Fetch::take_buffer(Context& context) {
   if (!buffer_) buffer_ = context.memory().read(Memory::size_for(size_));
@@ -124,7 +125,7 @@ void Fetch::answer_inline(Lane& lane) {
   user_.fetched(lane, 0);
 }
 
-// Once. True: the local cache has it all, and is asked.
+// Asks the local cache, at most once. True: it has all of the bytes, and is asked for them.
 bool Fetch::ask_cache(Lane& lane) {
   LocalCache* const cache = lane.context().local_cache();
   if (cache == nullptr || stamp_ == 0 || std::exchange(asked_cache_, true)) return false;
@@ -139,13 +140,13 @@ bool Fetch::ask_cache(Lane& lane) {
 void Fetch::ask_targets(Lane& lane) {
   error_ = 0;
   again_ = false;
-  pending_ = 1;  // this function's own
+  pending_ = 1;  // for this function, until it has asked for all spans
   const uint64_t end = offset_ + length_;
   for (uint64_t at = offset_; at < end;) {
     const Span span = first_span(*view_, at, end);
     const auto place = buffer_.span().subspan(at - offset_, span.length);
     at += span.length;
-    if (span.object_offset >= limits::kObjectBytesMax) {  // no object can hold that: it is a hole
+    if (span.object_offset >= limits::kObjectBytesMax) {  // no object can hold that: a hole
       std::ranges::fill(place, std::byte{0});
     } else {
       ask_target(lane, span, place);
@@ -193,7 +194,7 @@ void Fetch::finish(Lane& lane) {
   user_.fetched(lane, error_ == 0 && is_void ? EIO : error_);
 }
 
-// ---- what becomes of them ----
+// ---- using the bytes ----
 
 bool Fetch::is_current(Context& context) {
   if (stamp_ == 0) return false;

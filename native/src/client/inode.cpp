@@ -10,12 +10,12 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Actions& 
   const std::scoped_lock lock(mu_);
   if (lifetime == Lifetime::kGone) return false;
   lifetime = Lifetime::kKnown;
-  if (view_ && view_->file_id != view->file_id) {  // another client truncated it to nothing
+  if (view_ && view_->file_id != view->file_id) {  // another client truncated it to size 0
     if (attributes.change_version < change_version_) return true;
     other_objects(actions);
   }
-  const bool is_former =
-      attributes.change_version < change_version_;  // older than what a commit told us
+  // The record is older than the answer to a commit.
+  const bool is_former = attributes.change_version < change_version_;
   const bool has_former_bytes = is_former && !view->inline_bytes.empty();
   if (!is_older(*view) && !has_former_bytes) {
     pieces_.geometry(view->stripe_width, view->chunk_size);
@@ -24,10 +24,10 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Actions& 
   if (is_former) return true;
   change_version_ = attributes.change_version;
   note_stamp(attributes);
-  if (cuts.unreported()) return true;  // it is of before that
+  if (cuts.unreported()) return true;  // the record is older than the cut
   stored_end_ = std::max(stored_end_, attributes.size);
-  // Under that lease nobody else changes the size, and what Python has taken may not be committed
-  // yet.
+  // Under the exclusive lease nobody else changes the size, and a size that Python has taken may
+  // not be committed yet.
   const bool alone = ((lease | recalling) & kLeaseDataExclusive) != 0;
   const bool ahead =
       alone || committing || (written_.flags & kCommitSize) != 0 || pieces_.unacknowledged() > 0;
@@ -48,7 +48,7 @@ bool Inode::view_put(const FileViewPtr& view) {
 
 void Inode::resize(const Attributes& attributes, FileView view, Actions& actions) {
   const std::scoped_lock lock(mu_);
-  if (is_older(view)) return;  // and so is the size: what was written behind it since is to stay
+  if (is_older(view)) return;  // its size is older, too: bytes that were written later stay
   const bool same_file = view_ && view_->file_id == view.file_id;
   pieces_.geometry(view.stripe_width, view.chunk_size);
   view_ = std::make_shared<const FileView>(std::move(view));
@@ -67,8 +67,8 @@ void Inode::resize(const Attributes& attributes, FileView view, Actions& actions
   if (!same_file) other_objects(actions);
 }
 
-// Objects of the new file id were never written: nothing of them is to be synced, and a SYNC of
-// one that does not exist would call its holes durable, so that they read as EIO.
+// The objects of the new file id were never written, so nothing of them is to be synced. A SYNC of
+// an object that does not exist would call its holes durable, and they would read as EIO.
 void Inode::other_objects(Actions& actions) {
   pieces_.drop_all_held(actions);
   pieces_.forget_stripes();
@@ -85,11 +85,11 @@ Inode::Loss Inode::lose(Actions& actions) {
   cut_ended(EIO, actions);
   const bool is_dropped = lifetime != Lifetime::kKnown;
   const bool unsynced = is_dropped && pieces_.unsynced();
-  if (is_dropped) pieces_.forget_stripes();  // nobody will ask
+  if (is_dropped) pieces_.forget_stripes();  // nobody will sync them
   written_ = {};
   end_inlining();
   data_version_ = stamp_ = stamped_from_ = 0;
-  change_version_ = 0;  // the metaserver may have forgotten what it told this session
+  change_version_ = 0;  // the metaserver may have lost the versions that this session knows
   lease = recalling = 0;
   ++lost_count;
   if (lost) fail(EIO);
@@ -212,7 +212,7 @@ void Inode::lies_inline(const FileViewPtr& with, std::string bytes) {
 
 std::optional<Written> Inode::take_written() {
   const auto taken = written();
-  if (cuts.unreported()) return taken;  // for nobody: the size would bring back what was cut off
+  if (cuts.unreported()) return taken;  // not taken: the size would bring back what was cut off
   if (taken && (taken->flags & kCommitSize) != 0) stored_end_ = std::max(stored_end_, taken->size);
   written_ = {};
   return taken;
@@ -221,12 +221,12 @@ std::optional<Written> Inode::take_written() {
 void Inode::give_back(const Written& written) {
   written_.size = std::max(written_.size, written.size);
   if ((written_.flags & kCommitMtime) == 0)
-    written_.mtime_ns = written.mtime_ns;  // else written since
+    written_.mtime_ns = written.mtime_ns;  // if there is one, a later write has set it
   written_.flags |= written.flags;
 }
 
 void Inode::fail(int error) noexcept {
-  if (!error_told_) return;  // the first one is still to be told
+  if (!error_told_) return;  // the first error is not reported yet
   error_ = error;
   ++error_generation_;
   error_told_ = false;

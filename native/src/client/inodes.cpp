@@ -21,10 +21,10 @@ bool Inodes::put(Bytes attributes, Bytes layout, Bytes capability) {
 
 bool Inodes::put(const FileRecords& records) {
   const uint64_t ino = records.attributes.ino;
-  Actions actions;  // released pieces only: nothing to run
+  Actions actions;  // has only released pieces, so there is nothing to run
   while (const InodePtr inode = table_.find_or(ino, [&] { return std::make_shared<Inode>(ino); })) {
     if (inode->put(records.attributes, records.view, actions)) return true;
-  }  // else a lane, done with what was dropped, took it out of the table just now
+  }  // put() failed: a lane has just taken the dropped inode out of the table, so look again
   return false;
 }
 
@@ -139,7 +139,7 @@ std::optional<names::BirthSince> Inodes::birth_take(uint64_t ino, bool spare_ope
   Inode::Birth& birth = inode->birth;
   if (spare_open && birth.untaken && birth.told.is_open) return std::nullopt;
   birth.untaken = false;
-  if (!birth.told.is_open) inode->lease &= ~kLeaseDataExclusive;  // as after its CLOSE
+  if (!birth.told.is_open) inode->lease &= ~kLeaseDataExclusive;  // as CLOSE does
   names::BirthSince told = birth.told;
   birth.told.inline_bytes.clear();
   return told;

@@ -9,7 +9,7 @@ void Leases::ask(const InodePtr& inode, Inode::Waiter waiter, uint64_t& request)
   const std::scoped_lock lock(inode->mu());
   Inode::Asking& asking = inode->asking;
   request = asking.begun + 1;
-  const uint64_t at_end = inode->size() + (waiter.end - waiter.begin);  // of an append
+  const uint64_t at_end = inode->size() + (waiter.end - waiter.begin);  // if it is an append
   const uint64_t end = std::max(waiter.end, at_end);
   asking.waiting.push_back(std::move(waiter));
   if (asking.is_under_way()) return;

@@ -13,8 +13,8 @@ uint64_t oldest(uint64_t a, uint64_t b) noexcept {
 
 }  // namespace
 
-// fn(chunk, pieces) for the chunks that [begin, end) touches; it may empty `pieces`, then the chunk
-// is forgotten.
+// Calls fn(chunk, pieces) for the chunks that [begin, end) touches. A chunk whose `pieces` fn
+// empties is forgotten.
 template <typename Fn>
 void PieceTable::each_chunk(uint64_t begin, uint64_t end, Fn fn) {
   if (begin >= end) return;
@@ -226,7 +226,7 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Actio
     return other->state == PieceState::kQueued && other->sequence < piece->sequence &&
            other->shares_block(piece->begin, piece->end);
   });
-  if (earlier_waits) {  // lost by its target meanwhile: this one goes again after it
+  if (earlier_waits) {  // the target has lost an earlier piece: this one is sent again after it
     piece->state = PieceState::kQueued;
     return send_ready(piece->chunk, actions);
   }
@@ -242,7 +242,7 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Actio
   wake(actions);
 }
 
-// What was overwritten whole need not be sent again.
+// Drops held pieces that `by` has overwritten whole: they need not be sent again.
 void PieceTable::drop_covered(Piece& by, ChunkPieces& pieces, Actions& actions) {
   std::erase_if(pieces, [&](const PiecePtr& piece) {
     if (piece->state != PieceState::kHeld || piece->sequence >= by.sequence ||
@@ -253,7 +253,7 @@ void PieceTable::drop_covered(Piece& by, ChunkPieces& pieces, Actions& actions) 
     piece->state = PieceState::kGone;
     actions.released.push_back(piece);
     return true;
-  });  // oldest_incarnation may now be too old: then a SYNC asks once more (take_loss)
+  });  // oldest_incarnation may be too old now: then the SYNC is repeated (take_loss)
 }
 
 void PieceTable::refused(const PiecePtr& piece, Actions& actions) {
@@ -270,8 +270,8 @@ void PieceTable::send_again(const PiecePtr& piece, Actions& actions) {
   send_ready(piece->chunk, actions);
 }
 
-// Takes it out of its chunk, which may have none afterwards: call send_ready(), not the chunk
-// again.
+// Takes the piece out of its chunk, which may be gone afterwards: the caller may call send_ready(),
+// but must not use `pieces` again.
 void PieceTable::release(ChunkPieces& pieces, const PiecePtr& piece, Actions& actions) {
   set_state(piece, PieceState::kGone);
   const PiecePtr kept = piece;
@@ -296,7 +296,8 @@ void PieceTable::note_dropped(const Piece& piece) {
 void PieceTable::drop_held(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kHeld) return;
   const auto found = chunks_.find(piece->chunk);
-  // An earlier one that shares a block could undo this one if it were sent again: both go.
+  // An earlier piece that shares a block with this one could undo it if it were sent again, so both
+  // go.
   std::erase_if(found->second, [&](const PiecePtr& other) {
     if (other->state != PieceState::kHeld || other->sequence > piece->sequence ||
         !other->shares_block(piece->begin, piece->end)) {
@@ -360,9 +361,9 @@ void PieceTable::target_lost(uint32_t target, uint64_t incarnation, Actions& act
   for (uint32_t index = 0; index < stripes_.size(); ++index) recount_oldest(index);
 }
 
-// What was lost, and every later piece that shares a block with one that goes again: it would be
-// overwritten by what is older. (An earlier queued piece that shares a block with a held one goes
-// again.)
+// Queues again the pieces that were lost, and every later piece that shares a block with one of
+// them, since the older bytes would overwrite it. (An earlier queued piece that shares a block with
+// a held one is being sent again, too.)
 void PieceTable::requeue(const ChunkPieces& pieces, uint32_t target, uint64_t incarnation) {
   const auto goes_again = [&](const Piece& piece) {
     if (piece.target == target && piece.incarnation < incarnation) return true;

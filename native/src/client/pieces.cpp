@@ -10,7 +10,7 @@ namespace braidfs::client {
 
 namespace {
 
-constexpr uint32_t kSendsMax = 64;  // of one piece, in a row: then its target is of two minds
+constexpr uint32_t kSendsMax = 64;  // of one piece in a row: then its target contradicts itself
 
 void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, const FileViewPtr& view,
                const Span& span) {
@@ -29,8 +29,8 @@ void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, const F
   lane.submit(call);
 }
 
-// fn(span) for each WRITE that the piece's bytes are. In flight neither its gaps nor its ends
-// change.
+// Calls fn(span) for each WRITE that the piece needs. While it is in flight, neither its gaps nor
+// its ends change.
 template <typename Fn>
 void each_span(const Piece& piece, const FileView& view, Fn fn) {
   uint64_t at = piece.begin;
@@ -45,12 +45,13 @@ void each_span(const Piece& piece, const FileView& view, Fn fn) {
   }
 }
 
-// Where it goes is decided together with that it still goes: it may have been given up, or its
-// inode have got another view, since it was in flight.
+// Decides under one lock where the piece goes and whether it still goes: since it became in flight,
+// it may have been given up, or its inode may have got another view. nullptr: it does not go.
 FileViewPtr take_for_sending(Inode& inode, Piece& piece) {
   const std::scoped_lock lock(inode.mu());
-  if (piece.state != PieceState::kInFlight) return nullptr;  // whoever gave it up told its waiter
-  piece.calls_ended();  // cut since it was decided: under the view of now that would come back
+  // Whoever gave the piece up has answered its waiter.
+  if (piece.state != PieceState::kInFlight) return nullptr;
+  piece.calls_ended();  // bytes that were cut off meanwhile would come back under the new view
   inode.sends_until(piece.end);
   const FileViewPtr view = inode.view_locked();
   piece.stripe_index = first_span(*view, piece.begin, piece.end).stripe_index;
@@ -68,7 +69,7 @@ void send_piece(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
   each_span(*piece, *view, [&](const Span& span) { send_part(lane, inode, piece, view, span); });
 }
 
-// Other objects by now weigh less than an error: what is in flight for them is sent again.
+// Notes how a call ended. An error outweighs a stale epoch, after which the piece is sent again.
 void note(SendOutcome& outcome, const Call& call) {
   --outcome.calls;
   if (call.status == Status::kOk) {
@@ -81,14 +82,14 @@ void note(SendOutcome& outcome, const Call& call) {
   }
 }
 
-// Decides what the end of its WRITEs means for a piece. Needs the inode's mutex. Returns the errno
-// that its waiter gets.
+// Decides what the end of its WRITEs means for a piece, and returns the errno for its waiter.
+// LOCKED inode.
 int conclude(Context& context, Inode& inode, const PiecePtr& piece, const Call& call,
              Actions& actions) {
   const SendOutcome& outcome = piece->outcome;
   piece->is_sent = false;
   if (piece->state == PieceState::kGone && outcome.status == Status::kOk) return 0;
-  // The target lost it since; or its WRITEs were of another epoch or object than the inode has by
+  // The target has lost the piece, or its WRITEs were of another epoch or object than the inode has
   // now.
   const bool is_lost = outcome.status == Status::kOk &&
                        outcome.incarnation < context.incarnations().newest(call.target);
@@ -105,14 +106,14 @@ int conclude(Context& context, Inode& inode, const PiecePtr& piece, const Call& 
   const int error = is_lost ? EIO : errno_of(outcome.status);
   if (!piece->waiter) {
     if (piece->state == PieceState::kGone)
-      return 0;  // given up before (Inode::lose told it), or cut off
+      return 0;  // it was given up (Inode::lose has reported that), or cut off
     inode.fail(error);
   }
   inode.pieces().refused(piece, actions);
   return error;
 }
 
-// If the file was cut, and the metaserver is not being told of a cut.
+// Reports a cut of the file to the metaserver, if there is one and no report is under way.
 void tell_cut(Inode& inode, EventQueue& events) {
   std::optional<Event> event;
   {
@@ -189,7 +190,7 @@ void send_partial(Lane& lane, const InodePtr& inode) {
   run_actions(lane, inode, actions);
 }
 
-// Everything is queued again before Incarnations::losses() rises.
+// All lost pieces are queued again before Incarnations::losses() rises.
 void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation) {
   lane.log(LogLevel::kWarning, "target " + std::to_string(target) +
                                    " lost what was not synced; sending again what is held");

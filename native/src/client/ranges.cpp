@@ -61,8 +61,8 @@ void SeekOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t f
   std::make_shared<SeekOperation>(token, std::move(inode), from, hole)->proceed(lane);
 }
 
-// What a target lost and is sent again is data, though the target does not know it just now (as
-// fetch.cpp).
+// Bytes that a target lost and that are being sent again are data, although the target does not
+// know them just now. So the SEEK waits for them, as a READ does (fetch.cpp).
 bool SeekOperation::wait_for_pieces(Lane& lane) {
   Actions actions;
   {
@@ -80,7 +80,7 @@ bool SeekOperation::wait_for_pieces(Lane& lane) {
 }
 
 void SeekOperation::proceed(Lane& lane) {
-  losses_ = lane.context().incarnations().losses();  // before looking at the pieces
+  losses_ = lane.context().incarnations().losses();  // before it looks at the pieces
   if (wait_for_pieces(lane)) return;
   nearest_ = kNowhere;
   again_ = false;
@@ -92,7 +92,7 @@ void SeekOperation::proceed(Lane& lane) {
   advance(lane);
 }
 
-// Nothing but zeros is behind what lies in the record.
+// Only zeros follow the bytes that lie in the record.
 void SeekOperation::seek_inline(Lane& lane) {
   if (hole_) nearest_ = std::max<uint64_t>(from_, view_->inline_bytes.size());
   if (!hole_ && from_ < view_->inline_bytes.size()) nearest_ = from_;

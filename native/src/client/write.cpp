@@ -22,17 +22,18 @@ namespace {
 
 constexpr uint32_t kWindowSmall = 64u << 10;
 constexpr uint64_t kOffsetMax = INT64_MAX;
-constexpr uint32_t kCopyUnlocked = 256u << 10;  // from this size on a part gets a piece of its own
-constexpr uint32_t kKeptMin =
-    Memory::kPieceMax / 2;  // from this size on it may keep the memory it was read into
+constexpr uint32_t kCopyUnlocked = 256u
+                                   << 10;  // a part of this size or more gets a piece of its own
+// A part of this size or more may stay in the memory into which it was read.
+constexpr uint32_t kKeptMin = Memory::kPieceMax / 2;
 
 struct Window {
   uint64_t begin;
   uint32_t capacity;
 };
 
-// The buffer's place in the file for a part that begins at `span`. large: more is to come beside
-// it.
+// The place in the file of a buffer for a part that begins at `span`. large: more bytes beside the
+// part are expected.
 Window window_of(const FileView& view, const Span& span, bool large) {
   const uint64_t chunk_begin = span.chunk * view.chunk_size;
   const uint32_t size = large || span.length > Memory::kPieceMax / 2
@@ -43,7 +44,7 @@ Window window_of(const FileView& view, const Span& span, bool large) {
           static_cast<uint32_t>(std::min<uint64_t>(size, chunk_begin + view.chunk_size - begin))};
 }
 
-// What the WRITE did to the inode is noted. Drains that wait for that go on.
+// The WRITE has noted in the inode what it did. Drains that wait for that go on.
 void end_write(Lane& lane, Inode& inode) {
   std::vector<std::shared_ptr<Operation>> waiters;
   {
@@ -53,14 +54,14 @@ void end_write(Lane& lane, Inode& inode) {
   proceed_all(lane, waiters);
 }
 
-// LOCKED inode: what a WRITE did to it.
+// Notes in the inode what a WRITE did to it. LOCKED inode.
 Stale note(Context& context, Inode& inode, const WriteReach& reach, uint32_t kill, bool& grew) {
   grew = inode.wrote(reach.end, file_time_ns(), kill);
   context.commits().note_unclean(inode);
   return stale_after(context, inode, reach, kill, grew);
 }
 
-// One WRITE request on its way into pieces; lives on the stack of write_request().
+// Copies one WRITE request into pieces. It lives on the stack of write_request().
 class WriteRun {
  public:
   WriteRun(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request, FileViewPtr view,
@@ -109,17 +110,17 @@ class WriteRun {
   const uint64_t end_;
   FileViewPtr view_;
   const bool sync_;
-  const bool direct_;  // sent at once, merged with nothing
+  const bool direct_;  // its pieces are sent at once and merge with nothing
   const bool shared_;  // this client is not the only writer
-  bool through_;       // answered when the targets have it
-  bool is_full_ =
-      false;  // the inode has as many dirty bytes as it may: no further piece goes write-behind
+  bool through_;       // it is answered when the targets have its bytes
+  // The inode has as many dirty bytes as it may have: no further piece goes write-behind.
+  bool is_full_ = false;
   bool behind_ = false;  // some bytes went write-behind
   bool sequential_ = false;
-  bool coalesces_ = false;  // others write beside it
+  bool coalesces_ = false;  // other WRITEs come beside it
   bool no_memory_ = false;
   uint32_t kill_ = 0;  // kCommitKill*
-  Actions actions_;    // to be seen to when the writer was answered
+  Actions actions_;    // to be run after the writer was answered
   std::shared_ptr<WriteOperation> operation_;
 };
 
@@ -141,7 +142,7 @@ void WriteRun::run() {
   Stale stale;
   if (!operation_ || behind_) stale = note_written();
   if (!operation_) end_write(lane_, *inode_);
-  if (behind_ && !direct_) watch();  // a direct piece left at once: it has no age
+  if (behind_ && !direct_) watch();  // direct pieces were sent at once, so they do not age
   if (!operation_) reply(stale);
   run_actions(lane_, inode_, actions_);
   if (!operation_) return;
@@ -171,7 +172,7 @@ void WriteRun::wait_for_targets() {
   context_.waiting().put(request_.head.unique, operation_);
 }
 
-// Takes the bytes from `at` on as far as one piece goes; returns where it ended.
+// Puts bytes from `at` on into one piece, and returns where the piece ended.
 uint64_t WriteRun::put(uint64_t at) {
   const Span span = first_span(*view_, at, end_);
   uint64_t done = at;
@@ -203,8 +204,8 @@ Buffer WriteRun::buffer_for(uint32_t size) {
   return context_.memory().dirty(size, true);
 }
 
-// What begins with a block, is the request's only part and goes into one piece: it stays where it
-// was read.
+// Whether the bytes may stay in the memory into which they were read: they begin at a block, are
+// the only part of the request, and fit into one piece.
 bool WriteRun::may_keep_memory(const Span& span) const {
   if (span.length != request_.payload.size() || span.length < kKeptMin ||
       !lane_.is_received(request_.payload))
@@ -215,8 +216,9 @@ bool WriteRun::may_keep_memory(const Span& span) const {
          span.begin + span.length <= window.begin + window.capacity;
 }
 
-// Memory that is kept begins with its bytes. The kernel cuts a direct write of 1 MiB from memory
-// that does not begin with a page: what is missing to whole blocks comes next.
+// The window of a new piece. Memory that is kept begins with its bytes. If a direct write of 1 MiB
+// does not begin at a page of memory, the kernel splits it, and the bytes that are missing to whole
+// blocks come next.
 Window WriteRun::place_of(const Span& span, bool at_once, bool keeps) const {
   if (at_once) return {span.begin, std::min(span.length, Memory::kPieceMax)};
   const Window window = window_of(*view_, span, sequential_ || coalesces_);
@@ -231,7 +233,7 @@ uint64_t WriteRun::add(const Span& span) {
   const Window window = place_of(span, own, keeps);
   auto piece = std::make_shared<Piece>();
   piece->buffer = buffer_for(Memory::size_for(window.capacity));
-  const bool at_once = own || through_;  // without room the buffer was one to be waited for
+  const bool at_once = own || through_;  // buffer_for() may have set through_
   no_memory_ = !piece->buffer;
   if (no_memory_) return span.begin;
   piece->window = window.begin;
@@ -283,12 +285,13 @@ void WriteRun::watch() {
 
 namespace {
 
-// kTooFar: the lease is held, but quotas are not known to let the file grow so far.
+// kTooFar: the lease is held, but the quotas are not known to allow so large a file.
 enum class Mode : uint8_t { kOwn, kShared, kAsk, kTooFar };
 
 bool runs(Mode mode) { return mode == Mode::kOwn || mode == Mode::kShared; }
 
-// Needs the inode's mutex. What is within the size that the file has already is no growth.
+// Whether the WRITE makes the file larger than quotas are known to allow. Within the present size
+// nothing grows. LOCKED inode.
 bool grows_too_far(Context& context, const Inode& inode, const fuse::WriteRequest& request) {
   const uint64_t limit = inode.size_limit.load(std::memory_order_relaxed);
   if (limit == Inode::kUnlimited) return false;
@@ -297,8 +300,8 @@ bool grows_too_far(Context& context, const Inode& inode, const fuse::WriteReques
   return end > limit && end > inode.size();
 }
 
-// Needs the inode's mutex. If it runs, end_write() has to follow. What lies in its inode's record
-// gets objects by the OPEN that a question is.
+// Decides whether the WRITE may run; if so, the caller must call end_write() later. A file that
+// lies in its inode's record gets objects from the OPEN that a lease request makes. LOCKED inode.
 Mode begin_write(Context& context, Inode& inode, const fuse::WriteRequest& request) {
   if (inode.lies_inline()) return Mode::kAsk;
   const bool own = context.leases().holds(inode, kLeaseDataExclusive);
@@ -313,9 +316,10 @@ void refuse(Lane& lane, const fuse::RequestHead& head, int error) {
   lane.context().kernel().reply_error(head, error);
 }
 
-// An append goes to the end as it is now. If not through a direct handle the kernel has put the
-// bytes into its pages at another place: those are not to be kept. (Else it has none behind the end
-// that it knows of, and an invalidation may void the answer to the GETATTR of the next read.)
+// An append goes to the present end of the file. Unless the handle is direct, the kernel has put
+// the bytes into its pages at another offset, so these pages are invalidated. (Otherwise it has no
+// pages behind the end that it knows, and an invalidation could void the answer to the GETATTR of
+// the next read.)
 bool place_at_end(Context& context, const HandlePtr& handle, fuse::WriteRequest& request) {
   Inode& inode = *handle->inode;
   uint64_t size;
@@ -330,8 +334,8 @@ bool place_at_end(Context& context, const HandlePtr& handle, fuse::WriteRequest&
   return true;
 }
 
-// As a local file system does: what can be stored is written, and only a write of nothing but what
-// cannot is refused. The kernel's own pages are written whole or not at all.
+// Cuts the request to what can be stored, as a local file system does: a WRITE is refused only if
+// none of it can be stored. But pages of the kernel are written whole or not at all.
 bool cut_to_storable(const FileView& view, fuse::WriteRequest& request) {
   const uint64_t end = storable_end(view);
   if (request.offset >= end) return false;
@@ -397,7 +401,8 @@ void AskingWrite::proceed(Lane& lane) {
     mode = begin_write(lane.context(), *handle_->inode, request_);
     if (!runs(mode) && asking.ended >= lease_request_) {
       error = asking.error;
-      if (error == 0 && mode == Mode::kTooFar) error = EDQUOT;  // not since the answer either
+      if (error == 0 && mode == Mode::kTooFar)
+        error = EDQUOT;  // the answer has not allowed it either
     }
   }
   if (!runs(mode) && error == 0 && lease_requests_ == kLeaseRequestsMax) error = EIO;

@@ -164,12 +164,12 @@ TEST(Faults, ASilentConnectionIsReplacedBeforeItIsCut) {
 
 TEST(Faults, ASlowAnswerOfALivingServerIsWaitedFor) {
   RigSettings settings;
-  settings.core.silence_ms_max = 250;
+  settings.core.silence_ms_max = 600;
   Rig rig(settings);
   rig.open(kFh, O_RDWR, 5000);
   rig.targets[0]->decide(on(Op::kRead, {Fault::kForget}, 1));
   const uint64_t unique = rig.start_read(kFh, 0, 5000);
-  EXPECT_FALSE(rig.replier.wait_for(unique, 800));
+  EXPECT_FALSE(rig.replier.wait_for(unique, 1900));
   EXPECT_EQ(rig.targets[0]->count(Op::kRead), 1u);
   EXPECT_GE(rig.targets[0]->count(Op::kPing), 3u);
   rig.targets[0]->hang_up();

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -290,7 +291,7 @@ def run(parts: Sequence[Callable[[Shared], str]], seconds: float) -> list[str]:
     InconsistentError."""
     context = multiprocessing.get_context("fork")
     shared = Shared()
-    started: list[tuple[BaseProcess, Connection]] = []
+    started: list[tuple[ForkProcess, Connection]] = []
     for part in parts:
         mine, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_perform, args=(part, shared, theirs), daemon=True)

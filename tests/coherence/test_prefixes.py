@@ -54,7 +54,7 @@ def _writer(path: Path, flags: int, sized: Sized) -> Callable[[Shared], str]:
 def _read_by_all(
     path: Path, readers: Sequence[Reader], writer: Callable[[Shared], str], seconds: float
 ) -> None:
-    parts = [writer, *(partial(reader, path) for reader in readers)]
+    parts: list[Callable[[Shared], str]] = [writer, *(partial(reader, path) for reader in readers)]
     print(*prefixes.run(parts, seconds), sep="; ")
 
 

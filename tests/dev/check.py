@@ -20,8 +20,10 @@ CLANG_FORMAT = "clang-format-14"  # each version has rules of its own
 PROGRAMS = ("fscommon", "fsclient", "metaserver", "storageserver")
 TESTS = (
     "tests.cluster",
+    "tests.coherence",
     "tests.conformance",
     "tests.dev",
+    "tests.fuse",
     "tests.model",
     "tests.unit",
     "tests.wire",

@@ -39,7 +39,7 @@ def lanes_counted(cluster: Cluster, counter: str) -> int:
     return native_counters(cluster.plan.client_metrics_port)[counter]
 
 
-def wait_delegated(cluster: Cluster, counter: str, change: Callable[[int], None]) -> None:
+def wait_delegated(cluster: Cluster, counter: str, change: Callable[[int], object]) -> None:
     """Repeats a change of names, with another number each time, until lanes perform it."""
     before = lanes_counted(cluster, counter)
     for number in range(200):

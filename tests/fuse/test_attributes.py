@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 USER, GROUP = 12345, 23456
 
 
-def _errno(call, *arguments) -> int:
+def _errno(call: Callable[..., object], *arguments: object) -> int | None:
     with pytest.raises(OSError) as caught:
         call(*arguments)
     return caught.value.errno

@@ -10,7 +10,7 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,10 +39,10 @@ def file(workdir: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def refused(call: object, *arguments: object) -> int:
+def refused(call: Callable[..., object], *arguments: object) -> int | None:
     """The errno of a call that must fail."""
     with pytest.raises(OSError) as caught:
-        call(*arguments)  # type: ignore[operator]
+        call(*arguments)
     return caught.value.errno
 
 

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 
@@ -20,8 +21,19 @@ from tests.integration.test_keys import Keys, refused_mount
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
 FIRST = 100_000
+
+
+class Ids(TypedDict, total=False):
+    """Who a process is to be, for run_as()."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
 UID, GID = 1000, 100  # these are the ids in the file system
-OWNER = {"uid": FIRST + UID, "gid": FIRST + GID}  # these are the ids on the idmapped mount
+OWNER: Ids = {"uid": FIRST + UID, "gid": FIRST + GID}  # these are the ids on the idmapped mount
+SUPERUSER: Ids = {"uid": 0, "gid": 0}
 HAS_IDMAP = tuple(map(int, platform.release().split(".")[:2])) >= (6, 12)
 
 
@@ -118,8 +130,8 @@ def test_rights_are_those_of_the_mapped_user(two: Two) -> None:
     run_as(lambda: _check(_refused(path.read_bytes) == errno.EACCES), uid=UID, gid=GID)
     run_as(lambda: _check(_refused(path.chmod, 0o666) == errno.EPERM), uid=UID, gid=GID)
     run_as(lambda: _check((two.plain / "file").read_bytes() == b"secret"), uid=UID, gid=GID)
-    in_group = {"uid": FIRST + 1, "gid": FIRST + 1, "groups": (FIRST + GID,)}
-    run_as(lambda: _check(path.read_bytes() == b"secret"), **in_group)  # type: ignore[arg-type]
+    in_group: Ids = {"uid": FIRST + 1, "gid": FIRST + 1, "groups": (FIRST + GID,)}
+    run_as(lambda: _check(path.read_bytes() == b"secret"), **in_group)
 
 
 def _write(path: Path) -> None:
@@ -143,7 +155,7 @@ def test_set_ids_go_with_what_others_than_root_write(two: Two, way: Callable[[Pa
     (two.plain / "source").write_bytes(bytes(4096))
     (two.plain / "source").chmod(0o644)
     (two.plain / "file").write_bytes(b"program")
-    for ids, left in ((OWNER, 0o777), ({"uid": 0, "gid": 0}, 0o6777)):
+    for ids, left in ((OWNER, 0o777), (SUPERUSER, 0o6777)):
         os.chown(two.plain / "file", UID, GID)
         (two.plain / "file").chmod(0o6777)
         run_as(lambda: way(path), **ids)

@@ -418,11 +418,11 @@ def test_stat_and_layout_say_so(cluster: Cluster, tiny: Path) -> None:
     with (tiny / f"{number}").open("r+b") as file:
         assert file.read() == content(number)
     assert inline(number) == len(content(number)), "it was opened for writing, and not written"
-    with (tiny / f"{number}").open("ab") as file:
-        file.write(b"!")
+    with (tiny / f"{number}").open("ab") as appended:
+        appended.write(b"!")
     assert inline(number) == len(content(number)) + 1
-    with (tiny / f"{number}").open("ab") as file:
-        file.write(bytes(INLINE_LENGTH_MAX))
+    with (tiny / f"{number}").open("ab") as appended:
+        appended.write(bytes(INLINE_LENGTH_MAX))
     assert inline(number) == 0
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.cluster import Cluster
+
 pytestmark = pytest.mark.mount
 NAME = "braidfs.layout"
 
 
 @pytest.fixture(autouse=True)
-def only_braidfs(cluster) -> None:
+def only_braidfs(cluster: Cluster) -> None:
     """Only BraidFS has these attributes."""
 
 

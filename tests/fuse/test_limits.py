@@ -57,7 +57,7 @@ def test_a_thousand_folders_deep(workdir: Path, sized: Sized) -> None:
         bottom = os.open("deeper/" * (depth // 2) + "bottom", os.O_RDONLY, dir_fd=up)
         opened.callback(os.close, bottom)
         assert os.read(bottom, 10) == b"deep"
-    words = ["find", workdir, "-name", "bottom", "-size", "4c"]
+    words: list[str | Path] = ["find", workdir, "-name", "bottom", "-size", "4c"]
     found = subprocess.run(words, check=True, capture_output=True, text=True)
     assert found.stdout.count("/deeper") == depth
     subprocess.run(["rm", "-r", workdir / "deeper"], check=True)  # shutil.rmtree cannot

@@ -58,10 +58,11 @@ class Process:
 
     def has_answer(self, other: "Process") -> bool:
         """Whether this worker answers before the other one."""
-        streams = [self._process.stdout, other._process.stdout]
-        ready, _, _ = select.select(streams, [], [], ANSWER_SECONDS_MAX)
+        mine, others = self._process.stdout, other._process.stdout
+        assert mine is not None and others is not None
+        ready, _, _ = select.select([mine, others], [], [], ANSWER_SECONDS_MAX)
         assert ready, "neither answers"
-        return ready[0] is self._process.stdout
+        return ready[0] is mine
 
     def ask(self, *command: Any) -> Any:
         """The result, or the name of an errno."""

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def _rename2(old: Path, new: Path, flags: int) -> int:
     return 0 if result == 0 else ctypes.get_errno()
 
 
-def _errno(call, *arguments) -> int:
+def _errno(call: Callable[..., object], *arguments: object) -> int | None:
     with pytest.raises(OSError) as caught:
         call(*arguments)
     return caught.value.errno

@@ -5,6 +5,7 @@ import fcntl
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.mount
 
 
-def _errno(call, *arguments) -> int:
+def _errno(call: Callable[..., object], *arguments: object) -> int | None:
     with pytest.raises(OSError) as caught:
         call(*arguments)
     return caught.value.errno

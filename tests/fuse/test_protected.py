@@ -43,7 +43,7 @@ def _flags(path: Path) -> int:
         told = fcntl.ioctl(fd, FS_IOC_GETFLAGS, struct.pack("I", 0))
     finally:
         os.close(fd)
-    return struct.unpack("I", told)[0] & (FS_IMMUTABLE_FL | FS_APPEND_FL)
+    return int(struct.unpack("I", told)[0]) & (FS_IMMUTABLE_FL | FS_APPEND_FL)
 
 
 def _opened(flags: int, then: Callable[[int], object] = lambda _fd: None) -> Act:

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,16 @@ def settings(cluster: Cluster) -> int:
     return lanes_counted(cluster, "settings")
 
 
+def _create(directory: Path, number: int) -> None:
+    (directory / f"first-{number}").write_bytes(b"")
+
+
 @pytest.fixture
 def folder(cluster: Cluster, workdir: Path) -> Path:
     """A directory in which lanes create files."""
     new = workdir / "folder"
     new.mkdir()
-    wait_delegated(cluster, "births", lambda number: (new / f"first-{number}").write_bytes(b""))
+    wait_delegated(cluster, "births", partial(_create, new))
     return new
 
 
@@ -213,7 +218,7 @@ def test_the_limit_of_a_new_owner_holds(cluster: Cluster, folder: Path) -> None:
         for number in range(2):
             fresh = folder / f"fresh-{number}"
             fresh.mkdir()
-            wait_delegated(cluster, "births", lambda n, at=fresh: (at / f"{n}").write_bytes(b""))
+            wait_delegated(cluster, "births", partial(_create, fresh))
             path = fresh / "limited"
             with path.open("wb", buffering=0) as file:
                 os.fchown(file.fileno(), LIMITED, -1)

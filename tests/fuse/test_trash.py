@@ -457,6 +457,8 @@ def test_modes_of_what_is_listed(folder: Path, trash: Trash) -> None:
         make(folder / name)
     os.symlink("x", folder / "link")
     assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
-    os.unlink(folder / "pipe"), os.rmdir(folder / "folder"), os.unlink(folder / "link")
+    os.unlink(folder / "pipe")
+    os.rmdir(folder / "folder")
+    os.unlink(folder / "link")
     found = {name: row["type"] for name, row in trash.listed(folder).items()}
     assert found == {"pipe": "fifo", "folder": "directory", "link": "symlink"}

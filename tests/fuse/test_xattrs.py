@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.fuse.test_attributes import GROUP, USER, run_as
 pytestmark = pytest.mark.mount
 
 
-def _errno(call, *arguments) -> int:
+def _errno(call: Callable[..., object], *arguments: object) -> int | None:
     with pytest.raises(OSError) as caught:
         call(*arguments)
     return caught.value.errno

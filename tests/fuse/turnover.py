@@ -26,7 +26,7 @@ class Turnover:
         self.place = place
         self._log = log
         self._stop = log.with_suffix(".stop")
-        words = [sys.executable, __file__, place, log, self._stop, what]
+        words: list[str | Path] = [sys.executable, __file__, place, log, self._stop, what]
         self._process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
 
     def lines(self) -> list[str]:
@@ -75,4 +75,5 @@ def work(place: Path, log: Path, stop: Path, what: str) -> None:
 
 
 if __name__ == "__main__":
-    work(*map(Path, sys.argv[1:4]), sys.argv[4])
+    where, log, stop = map(Path, sys.argv[1:4])
+    work(where, log, stop, sys.argv[4])

@@ -424,8 +424,8 @@ def test_pipes_that_close_are_no_error_message(cli: Cli, tree: Path) -> None:
 def test_unreachable_metaserver_is_code_4(cli: Cli) -> None:
     result = cli.process("status", "-s", "127.0.0.1:1", code=4)
     assert "is --metaserver right?" in result.stderr
-    result = cli.run("status", "-k", "/nonexistent/key", code=2)
-    assert "/nonexistent/key" in result.stderr
+    without_key = cli.run("status", "-k", "/nonexistent/key", code=2)
+    assert "/nonexistent/key" in without_key.stderr
 
 
 def test_second_metaserver_address_is_tried(cli: Cli) -> None:

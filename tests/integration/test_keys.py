@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trio
@@ -104,7 +104,7 @@ def mounted(
 def refused_mount(cluster: Cluster, folder: str, key: Path, point: Path, options: str = "") -> str:
     """The error message of a mount that is refused."""
     point.mkdir(exist_ok=True)
-    words = [
+    words: list[str | Path] = [
         BIN / "mount.fuse.braidfs",
         cluster.plan.source(folder),
         point,
@@ -347,10 +347,10 @@ def test_an_attacker_at_a_storage_server(
             await get_in(mine, secret)
             capability, place = await opened(meta, (here, b"mine"))
             stolen, _ = await opened(theirs, (here, b"theirs"))
-            address = await address_of(meta, place["target"])
+            address = await address_of(meta, place.target)
             as_writer = bytearray(capability)
             as_writer[16] |= RIGHT_WRITE
-            beside = place | {"file_id": place["file_id"] + 1}
+            beside = place._replace(file_id=place.file_id + 1)
             async with attacker.connect(address, "data", session=mine, secret=secret) as storage:
                 assert await touch(storage, Op.STAT, capability, place) is Status.OK
                 for op, bad, where in (
@@ -361,13 +361,22 @@ def test_an_attacker_at_a_storage_server(
                 ):
                     assert await touch(storage, op, bad, where) is Status.BAD_CAPABILITY
                 with pytest.raises(BraidError):  # the server answers BAD_REQUEST, or disconnects
-                    await storage.exchange(Op.DELETE, timeout_s=SECONDS, **place)
+                    await storage.exchange(
+                        Op.DELETE, timeout_s=SECONDS, file_id=place.file_id, target=place.target
+                    )
 
     trio.run(attack)
     assert (trees / "mine" / "file").read_bytes() == BYTES
 
 
-async def opened(meta: Caller, names: tuple[bytes, ...]) -> tuple[bytes, dict[str, int]]:
+class Place(NamedTuple):
+    """Where an object is."""
+
+    file_id: int
+    target: int
+
+
+async def opened(meta: Caller, names: tuple[bytes, ...]) -> tuple[bytes, Place]:
     """A capability to read `file` in that directory, and the place of its first object."""
     root: Entry = await meta.call(Op.MOUNT_ROOT, MountRoot(names), SECONDS)
     top = unpack_attributes(root.attributes).ino
@@ -375,7 +384,7 @@ async def opened(meta: Caller, names: tuple[bytes, ...]) -> tuple[bytes, dict[st
     ino = unpack_attributes(found.attributes).ino
     reply: Opened = await meta.call(Op.OPEN, Open(ino, writable=False), SECONDS)
     layout = unpack_layout(reply.layout)
-    return reply.capability, {"file_id": layout.file_id, "target": layout.targets[0]}
+    return reply.capability, Place(layout.file_id, layout.targets[0])
 
 
 async def address_of(meta: Caller, target: int) -> str:
@@ -383,7 +392,7 @@ async def address_of(meta: Caller, target: int) -> str:
     return next(row.address for row in reply.targets if row.target == target)
 
 
-async def touch(storage: Caller, op: Op, capability: bytes, place: dict[str, int]) -> Status:
+async def touch(storage: Caller, op: Op, capability: bytes, place: Place) -> Status:
     try:
         await storage.exchange(
             op,
@@ -391,7 +400,8 @@ async def touch(storage: Caller, op: Op, capability: bytes, place: dict[str, int
             flags=FLAG_CAPABILITY,
             body=capability,
             length=4096 if op is Op.PUNCH else 0,
-            **place,
+            file_id=place.file_id,
+            target=place.target,
         )
     except FsError as error:
         return error.status

@@ -57,7 +57,7 @@ class Player:
 
     @property
     def size(self) -> int:
-        return HEADER.unpack_from(self.copy)[0]
+        return int(HEADER.unpack_from(self.copy)[0])
 
     @size.setter
     def size(self, value: int) -> None:

@@ -54,7 +54,7 @@ def _invoke(name: str, *arguments: object) -> int:
     result = function(*(_argument(value) for value in arguments))
     if result == -1:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
-    return result
+    return int(result)
 
 
 class Calls:
@@ -73,7 +73,7 @@ class Iovec(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-def times(atime: tuple[int, int], mtime: tuple[int, int]) -> ctypes.Array:
+def times(atime: tuple[int, int], mtime: tuple[int, int]) -> ctypes.Array[Timespec]:
     """The argument of utimensat: (seconds, nanoseconds) twice."""
     return (Timespec * 2)(Timespec(*atime), Timespec(*mtime))
 
@@ -111,7 +111,7 @@ class Statx(ctypes.Structure):
 def errno_name(error: OSError) -> str:
     if error.errno == errno.EOPNOTSUPP:
         return "EOPNOTSUPP"  # Python calls it ENOTSUP
-    return errno.errorcode.get(error.errno, str(error.errno))
+    return errno.errorcode.get(error.errno or 0, str(error.errno))
 
 
 def fails(wanted: str, call: Callable[..., object], *arguments: object) -> None:

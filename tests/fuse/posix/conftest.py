@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -106,14 +106,14 @@ def d(place: Place) -> Iterator[Folder]:
     os.umask(before)
 
 
-def case_key(item: pytest.Item) -> tuple[str, str]:
+def case_key(item: pytest.Function) -> tuple[str, str]:
     """The name of the case without its file system: with the id of its row, and without."""
     name = f"{item.path.stem}::{item.originalname}"
     rows = item.callspec.id.split("-", 1)[1:] if hasattr(item, "callspec") else []
     return name + "".join(f"[{row}]" for row in rows), name
 
 
-def _difference(item: pytest.Item) -> Difference | None:
+def _difference(item: pytest.Function) -> Difference | None:
     callspec = getattr(item, "callspec", None)
     if callspec is None or callspec.params.get("place") != "braidfs":
         return None
@@ -129,7 +129,7 @@ def _shown(error: Exception) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Item) -> Iterator[None]:
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     difference = _difference(pyfuncitem)
     if difference is None:
         return (yield)

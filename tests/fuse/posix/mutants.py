@@ -116,7 +116,8 @@ class _Inodes:
     """The port of inodes, except for the layout of an inode that is opened again."""
 
     def __init__(self, real: Any, wrong: Callable[[bytes], bytes]) -> None:
-        self._real, self._wrong, self._seen = real, wrong, set()
+        self._real, self._wrong = real, wrong
+        self._seen: set[bytes] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

@@ -1,6 +1,7 @@
 """chmod(2), fchmod(2), fchmodat(2), fchmodat2(2), umask(2)."""
 
 import os
+from functools import partial
 
 import pytest
 
@@ -152,7 +153,7 @@ def test_mode_takes_effect_at_once(d: Folder) -> None:
     path = d.file(mode=0o600)
     for mode, wanted in ((0o600, "EACCES"), (0o604, "success"), (0o640, "EACCES")):
         os.chmod(path, mode)
-        d.user(lambda wanted=wanted: fails(wanted, _open_and_close, path))
+        d.user(partial(fails, wanted, _open_and_close, path))
 
 
 def _open_and_close(path: str) -> None:

@@ -19,7 +19,9 @@ def locked(fd: int, kind: int, start: int = 0, length: int = 0, command: int = 6
     fcntl.fcntl(fd, command, struct.pack(LOCK, kind, os.SEEK_SET, start, length, 0))
 
 
-def holder(fd: int, kind: int, start: int = 0, length: int = 0, command: int = 5) -> tuple:
+def holder(
+    fd: int, kind: int, start: int = 0, length: int = 0, command: int = 5
+) -> tuple[int, ...]:
     """F_GETLK (5): type, whence, start, length, pid of what would be in the way."""
     raw = struct.pack(LOCK, kind, os.SEEK_SET, start, length, 0)
     return struct.unpack(LOCK, fcntl.fcntl(fd, command, raw))
@@ -286,6 +288,7 @@ def _code_of_waiting(fd: int, start: int) -> int:
     try:
         locked(fd, WR, start, 1, command=7)
     except OSError as error:
+        assert error.errno is not None
         return error.errno
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -5,6 +5,7 @@ import mmap
 import os
 import resource
 import signal
+from functools import partial
 
 import pytest
 
@@ -24,7 +25,7 @@ from tests.fuse.posix.context import (
 MIB = 1 << 20
 
 
-def vector(*lengths: int) -> tuple[ctypes.Array, list[ctypes.Array]]:
+def vector(*lengths: int) -> tuple[ctypes.Array[Iovec], list[ctypes.Array[ctypes.c_char]]]:
     buffers = [ctypes.create_string_buffer(length) for length in lengths]
     rows = [Iovec(ctypes.addressof(buffer), len(buffer)) for buffer in buffers]
     return (Iovec * len(rows))(*rows), buffers
@@ -383,7 +384,7 @@ def test_append_by_processes_loses_nothing(d: Folder) -> None:
         for _ in range(25):
             os.write(fd, bytes([letter]) * 100)
 
-    pids = [spawn(lambda letter=letter: body(letter)) for letter in b"abcd"]
+    pids = [spawn(partial(body, letter)) for letter in b"abcd"]
     assert [exit_code(pid) for pid in pids] == [0] * 4
     found = content_of(path)
     rows = [found[at : at + 100] for at in range(0, len(found), 100)]

@@ -3,6 +3,7 @@
 import os
 import stat
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -25,7 +26,7 @@ STATX_BTIME, STATX_BASIC = 0x800, 0x7FF
 @pytest.mark.parametrize(
     ("kind", "is_kind"), [("file", stat.S_ISREG), ("folder", stat.S_ISDIR), ("fifo", stat.S_ISFIFO)]
 )
-def test_type(d: Folder, kind: str, is_kind: object) -> None:
+def test_type(d: Folder, kind: str, is_kind: Callable[[int], bool]) -> None:
     """st_mode contains the file type."""
     assert is_kind(os.stat(make(d, kind)).st_mode)
 

@@ -18,8 +18,9 @@ def _cases() -> dict[str, str]:
     found = {}
     for path in HERE.glob("test_*.py"):
         for node in ast.parse(path.read_text()).body:
-            is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-            if is_test and any(argument.arg == "d" for argument in node.args.args):
+            if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
+                continue
+            if any(argument.arg == "d" for argument in node.args.args):
                 found[f"{path.stem}::{node.name}"] = ast.get_docstring(node) or ""
     return found
 

@@ -19,12 +19,17 @@ STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
 CLANG_FORMAT = "clang-format-14"  # each version has rules of its own
 PROGRAMS = ("fscommon", "fsclient", "metaserver", "storageserver")
 TESTS = (
+    "tests.bench",
     "tests.cluster",
     "tests.coherence",
     "tests.conformance",
     "tests.dev",
     "tests.fuse",
+    "tests.hostile",
+    "tests.integration",
     "tests.model",
+    "tests.rdma",
+    "tests.stress",
     "tests.unit",
     "tests.wire",
 )

@@ -11,10 +11,11 @@ import pytest
 from tests.bench.data.amounts import TINY
 from tests.bench.data.bars import BRAID, LOCAL, NULL
 from tests.bench.data.case import Case
-from tests.bench.data.places import NULLFS, BraidPlace, LocalPlace, NullPlace, Place
+from tests.bench.data.places import BraidPlace, LocalPlace, NullPlace, Place
 from tests.bench.data.small_files import SMALL_FILES
 from tests.bench.data.streams import READS, WRITES
 from tests.bench.data.suite import Measured, measure, results
+from tests.bench.systems import NULLFS
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import ProcessError, Program

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,11 @@ def _kill_and_restart(program: Program, dead_seconds: float) -> None:
     program.start()
 
 
+def _has_copied(copying: "subprocess.Popen[str]", sink: Path, done: int) -> bool:
+    """So much, or all."""
+    return _progress(sink) >= done or copying.poll() is not None
+
+
 @pytest.mark.parametrize(
     "victims",
     [
@@ -83,7 +89,7 @@ def test_copy_survives_killed_servers(
     copying = _copy(tree, sink)
     hits = 0
     for done in (3, 12, 25):
-        wait_until(lambda done=done: _progress(sink) >= done or copying.poll() is not None, 120)
+        wait_until(partial(_has_copied, copying, sink, done), 120)
         if copying.poll() is not None:
             break
         for victim in victims:

@@ -5,13 +5,14 @@ programs.
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import cluster as cluster_module
 from tests.cluster.cluster import link_mount_helper
-from tests.cluster.process import is_gone, wait_until
+from tests.cluster.process import Program, is_gone, wait_until
 from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120), pytest.mark.expects_warnings]
@@ -22,6 +23,10 @@ def shell(words: str) -> str:
     return subprocess.run(
         ("sh", "-c", words), capture_output=True, text=True, check=True, env={"PATH": "/bin:/sbin"}
     ).stdout
+
+
+def _runs_anew(program: Program, before: int) -> bool:
+    return program.pid() not in (None, before)
 
 
 def test_the_environment_and_the_scripts(make_cluster: ClusterMaker) -> None:
@@ -35,9 +40,9 @@ def test_the_environment_and_the_scripts(make_cluster: ClusterMaker) -> None:
         assert before is not None
         assert f"runs already (pid {before})" in shell(str(program.start_path))
         subprocess.run(("kill", "-9", str(before)), check=True)
-        assert wait_until(lambda pid=before: is_gone(pid), 10)
+        assert wait_until(partial(is_gone, before), 10)
         assert "was started" in shell(str(program.start_path))
-        assert wait_until(lambda p=program, b=before: p.pid() not in (None, b), 10), program.name
+        assert wait_until(partial(_runs_anew, program, before), 10), program.name
     (cluster.mount_path / "file").write_bytes(b"served")
     cluster.unmount()
     shell(str(state / "run" / "client.start"))

@@ -254,20 +254,22 @@ def test_a_map_in_the_command_line(
     assert "ids mapped" in shown
     assert "mapped-1: users 1000-1999:21000; groups 100:500, 1000-1999:21000" in shown
     new = localdir / "new"
-    for words, said in (
+    refusals: tuple[tuple[tuple[str, ...], str], ...] = (
         (("--map-uid", "5"), "1000-1999:21000"),
         (("--map-uid", "9-5:1"), "ends before it begins"),
         (("--map-uid", "1-5:1-4"), "different lengths"),
         (("--squash-all", "5"), "is not UID:GID"),
-    ):
+    )
+    for words, said in refusals:
         ended = keys.cli.run("key", "create", new, "--client", "x", *words, code=2)
         assert said in ended.stderr
-    for words, said in (
+    refusals = (
         (("--map-uid", "0-65535:100000"), "65534 is nobody"),
         (("--map-uid", "1:5", "--map-uid", "2:5"), "in common"),
         (("--squash-all", "0:0"), "neither of which is root's"),
         (("--map-uid", "0:0", "--squash-root"), "one of both"),
-    ):
+    )
+    for words, said in refusals:
         ended = keys.cli.run("key", "create", new, "--client", "x", *words, code=1)
         assert said in ended.stderr
     ended = keys.cli.run("key", "create", new, "--map-uid", "1:2", code=2)

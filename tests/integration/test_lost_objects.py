@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -75,7 +76,7 @@ def _is_lost(path: Path) -> bool:
     """Whether all of the file's first MiB gives EIO, and its second one is unchanged."""
     with path.open("rb", buffering=0) as file:
         pages = range(0, MIB, MIB // 4)
-        errors = [_error_of(lambda at=at: os.pread(file.fileno(), 4096, at)) for at in pages]
+        errors = [_error_of(partial(os.pread, file.fileno(), 4096, at)) for at in pages]
         assert os.pread(file.fileno(), 4096, MIB) == CONTENT[MIB : MIB + 4096]
     assert set(errors) <= {0, errno.EIO}
     return set(errors) == {errno.EIO}

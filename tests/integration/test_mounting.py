@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -100,7 +100,8 @@ def test_read_only_mount(cluster: Cluster, workdir: Path, mountpoint: Path) -> N
     with cluster.second_client(mountpoint, options="ro") as other:
         mirror = other / workdir.relative_to(cluster.mount_path)
         assert (mirror / "file").read_bytes() == b"x"
-        for act in (lambda: (mirror / "new").touch(), lambda: (mirror / "file").unlink()):
+        acts: tuple[Callable[[], None], ...] = (mirror / "new").touch, (mirror / "file").unlink
+        for act in acts:
             with pytest.raises(OSError, match="Read-only"):
                 act()
 

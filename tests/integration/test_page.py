@@ -65,8 +65,11 @@ def test_the_page_by_http(cluster: Cluster, workdir: Path) -> None:
     seen = status(port)
     assert seen["health"] == "healthy" and len(seen["nodes"]) == 2 and len(seen["targets"]) == 4
     assert any(row["client"].endswith(str(cluster.mount_path)) for row in seen["clients"])
-    written = lambda: sum(n["written_bytes"] for n in status(port)["nodes"]) - before  # noqa: E731
-    assert wait_until(lambda: written() >= 3_000_000, 20)
+
+    def has_written() -> bool:
+        return bool(sum(n["written_bytes"] for n in status(port)["nodes"]) - before >= 3_000_000)
+
+    assert wait_until(has_written, 20)
     history = status(port)["history"]
     assert history["at_s"] and all(
         len(column) == len(history["at_s"])
@@ -82,7 +85,7 @@ def test_the_hour_has_what_was_moved(served: tuple[Cluster, int]) -> None:
     def has_been_seen() -> bool:
         (cluster.mount_path / "file").write_bytes(b"x" * 3_000_000)
         history = status(port)["history"]
-        return max(history["requests"]) > 0 and max(history["written_bytes"]) > 100_000
+        return bool(max(history["requests"]) > 0 and max(history["written_bytes"]) > 100_000)
 
     assert wait_until(has_been_seen, 60)
 

@@ -16,6 +16,7 @@ from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.plan import ServerPlan
 from tests.cluster.process import is_gone, wait_until
+from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
 
@@ -134,7 +135,7 @@ def test_missing_configuration(program: str, localdir: Path) -> None:
     assert "none.toml" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_servers_stop_on_sigterm(make_cluster) -> None:
+def test_servers_stop_on_sigterm(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=1)
     (cluster.mount_path / "file").write_bytes(b"x")
     cluster.unmount()

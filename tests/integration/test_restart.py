@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -101,7 +102,7 @@ def test_nobody_notices(cluster: Cluster, workdir: Path) -> None:  # noqa: PLR09
     locked = os.open(workdir / "mapped", os.O_RDWR)
     fcntl.flock(locked, fcntl.LOCK_EX)
     fcntl.lockf(mapped, fcntl.LOCK_EX, 100, 10)
-    words = [os.sys.executable, "-c", HOLD, str(workdir / "mapped")]
+    words = [sys.executable, "-c", HOLD, str(workdir / "mapped")]
     waiter = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     time.sleep(1)
     writers = [Writer(workdir) for _ in range(2)]
@@ -144,7 +145,7 @@ def test_locks_go_with_descriptors_from_before(cluster: Cluster, workdir: Path) 
     """The kernel does not report the close of descriptors that were opened for reading."""
     path = workdir / "locked"
     path.touch()
-    words = [os.sys.executable, "-c", TRY, str(path)]
+    words = [sys.executable, "-c", TRY, str(path)]
     locked, other = (os.open(path, os.O_RDONLY) for _ in range(2))
     fcntl.lockf(locked, fcntl.LOCK_SH)
     restart(cluster)
@@ -222,9 +223,13 @@ def test_what_cannot_be_handed_over_goes_on(make_cluster: ClusterMaker, tmp_path
     pid = cluster.client_pid()
     assert pid is not None
     with path.open("wb") as file, cluster.paused(*cluster.storageservers):
-        written = threading.Thread(
-            target=lambda: (file.write(octets), file.flush(), os.fsync(file))
-        )
+
+        def write() -> None:
+            file.write(octets)
+            file.flush()
+            os.fsync(file)
+
+        written = threading.Thread(target=write)
         written.start()
         time.sleep(1)
         cli = Cli(cluster)

@@ -7,10 +7,12 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,10 @@ from .test_cli import Cli
 from .test_restart import HOLD, check_that_others_are_believed
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(90), pytest.mark.expects_warnings]
+
+
+def _has_another_client(cluster: Cluster, pid: int) -> bool:
+    return cluster.client_pid() not in (None, pid)
 
 
 def kill(cluster: Cluster) -> int:
@@ -134,7 +140,7 @@ def test_killed_with_the_metaserver(make_cluster: ClusterMaker, rounds: int) -> 
         os.kill(pid, signal.SIGKILL)
         cluster.metaserver.kill()
         cluster.metaserver.start()
-        assert wait_until(lambda pid=pid: cluster.client_pid() not in (None, pid), 30)
+        assert wait_until(partial(_has_another_client, cluster, pid), 30)
         for index in range(700):
             name = f"after-{number}-{index}"
             (top / name).mkdir()
@@ -182,7 +188,7 @@ def test_locks_stay(cluster: Cluster, workdir: Path) -> None:
     held, whole = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
     fcntl.lockf(held, fcntl.LOCK_EX, 100, 10)
     fcntl.flock(whole, fcntl.LOCK_EX)
-    words = [os.sys.executable, "-c", HOLD, str(path)]
+    words = [sys.executable, "-c", HOLD, str(path)]
     waiter = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     time.sleep(1)
     kill(cluster)
@@ -191,12 +197,12 @@ def test_locks_stay(cluster: Cluster, workdir: Path) -> None:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     asked = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX|fcntl.LOCK_NB)"
     refused = subprocess.run(
-        [os.sys.executable, "-c", asked, path], capture_output=True, text=True, check=False
+        [sys.executable, "-c", asked, path], capture_output=True, text=True, check=False
     )
     assert "BlockingIOError" in refused.stderr
     assert waiter.poll() is None
     fcntl.lockf(held, fcntl.LOCK_UN, 100, 10)
-    subprocess.run([os.sys.executable, "-c", asked, path], check=True)
+    subprocess.run([sys.executable, "-c", asked, path], check=True)
     fcntl.flock(whole, fcntl.LOCK_UN)
     assert waiter.communicate(timeout=30)[0] == "has it\n"
     for fd in (held, whole, other):
@@ -254,7 +260,7 @@ def test_nobody_else_is_taken_for_the_client(cluster: Cluster) -> None:
     The process that serves the mount was started after it.
     """
     words = ["braidfs", "-c", "import time; time.sleep(60)", str(cluster.mount_path)]
-    with subprocess.Popen(words, executable=os.sys.executable) as decoy:
+    with subprocess.Popen(words, executable=sys.executable) as decoy:
         try:
             pid = kill(cluster)
             assert pid != decoy.pid and client_pid(str(cluster.mount_path)) == pid

@@ -110,13 +110,19 @@ def _servers_start_again(cli: Cli, localdir: Path) -> None:
     cli.cluster.metaserver.stop()
     cli.cluster.metaserver.start()
     cli.cluster.storageservers[0].start()
-    states = lambda: sorted(row["state"] for row in cli.json("target", "list"))  # noqa: E731
+
+    def states() -> list[str]:
+        return sorted(row["state"] for row in cli.json("target", "list"))
+
     assert states()[0] == "draining"
     assert wait_until(lambda: states() == ["draining", "up", "up", "up"], CLIENT_HEARS_S)
     content = (cli.cluster.mount_path / "after").read_bytes()
     assert content == b"more" + b"z" * 3_999_996
-    ended = lambda: cli.end("target", "set-state", "up", 1, 2, 3, 4).code == 0  # noqa: E731
-    assert wait_until(ended, 30), "once the recovery has ended"
+
+    def has_ended() -> bool:
+        return cli.end("target", "set-state", "up", 1, 2, 3, 4).code == 0
+
+    assert wait_until(has_ended, 30), "once the recovery has ended"
     assert {row["state"] for row in cli.json("target", "list")} == {"up"}
 
 

@@ -45,7 +45,7 @@ class Recorder:
     """Forwards bytes between each connection to one of its ports and the port behind it."""
 
     def __init__(self) -> None:
-        self.seen: list[bytes] = []  # there is one entry for each direction of a connection
+        self.seen: list[bytearray] = []  # there is one entry for each direction of a connection
         self._sockets: list[socket.socket] = []
 
     def port_for(self, port: int) -> int:
@@ -78,13 +78,11 @@ class Recorder:
                 self._start(self._hand_on, other, one)
 
     def _hand_on(self, from_: socket.socket, to: socket.socket) -> None:
-        index = len(self.seen)
-        self.seen.append(b"")
         seen = bytearray()
+        self.seen.append(seen)
         with contextlib.suppress(OSError):
             while octets := from_.recv(1 << 18):
                 seen += octets
-                self.seen[index] = seen
                 to.sendall(octets)
         with contextlib.suppress(OSError):
             to.shutdown(socket.SHUT_RDWR)

@@ -7,7 +7,6 @@ import ipaddress
 import os
 import socket
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 import trio
@@ -66,7 +65,7 @@ class FakeLanes(FakeNative, UnaskedCluster):
         self.dropped.append(token)
 
 
-class FakeStream:
+class FakeStream(FrameStream):
     tls = None
 
     def __init__(self, family: int) -> None:
@@ -108,7 +107,7 @@ class World:
     async def _connect(self, _address: str, hello: HelloFields) -> FrameStream:
         self.purposes.append(hello.purpose)
         self.greeted()
-        return cast("FrameStream", FakeStream(self.family))
+        return FakeStream(self.family)
 
     async def _agree(self, _stream: FrameStream, offer: RdmaOffer) -> RdmaAnswer:
         if self.refusal:

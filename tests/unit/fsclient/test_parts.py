@@ -2,7 +2,6 @@
 
 import os
 import socket
-from typing import cast
 
 import pytest
 import trio
@@ -167,7 +166,7 @@ class FakeTable(UnaskedCluster):
         self.failures.append((lane, node))
 
 
-class FakeStream:
+class FakeStream(FrameStream):
     tls = None
 
     def __init__(self) -> None:
@@ -185,7 +184,7 @@ async def test_data_connections_name_their_predecessor() -> None:
         hellos.append((address, hello))
         if address == "down:1":
             raise TransportError("down")
-        return cast(FrameStream, FakeStream())
+        return FakeStream()
 
     data = DataConnections(table, connect, "test", lambda: 77)
     entries = (

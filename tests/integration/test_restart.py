@@ -244,17 +244,19 @@ def test_what_cannot_be_handed_over_goes_on(make_cluster: ClusterMaker, tmp_path
 
 
 def test_a_mount_of_relative_words_is_found(cluster: Cluster, tmp_path: Path) -> None:
-    """Its directory, its key and its log are found, by the command line and by the next process."""
+    """Its directory, its key and its file are found, by the command line and by the next
+    process."""
     point = tmp_path / "point"
     point.mkdir()
     (tmp_path / "own.key").write_bytes(cluster.plan.key_file.read_bytes())
     (tmp_path / "own.key").chmod(0o600)
+    (tmp_path / "own.toml").write_text(f'log_file = "{tmp_path}/own.log"\n')
     words = (
         BIN / "mount.fuse.braidfs",
         cluster.plan.source(),
         "point",
         "-o",
-        "key_file=own.key,log_file=own.log",
+        "key_file=own.key,config=own.toml",
     )
     subprocess.run(words, check=True, cwd=tmp_path, timeout=60)
     try:
@@ -264,7 +266,7 @@ def test_a_mount_of_relative_words_is_found(cluster: Cluster, tmp_path: Path) ->
         os.kill(pid, signal.SIGKILL)
         (point / "file").touch()  # this waits for the next process
         assert client_pid(str(point)) not in (None, pid)
-        assert "event=mounted" in (tmp_path / "own.log").read_text()
+        assert (tmp_path / "own.log").read_text().count("event=mounted") == 3
     finally:
         mounts.unmount(point)
 

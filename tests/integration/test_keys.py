@@ -556,7 +556,7 @@ def test_key_verbs(cluster: Cluster, keys: Keys, trees: Path, localdir: Path) ->
     other = localdir / "other.key"
     assert "there is a key 'gpu'" in cli.run("key", "create", other, *words, code=1).stderr
     assert not other.exists()
-    assert "with --client NAME" in cli.run("key", "create", other, "--read-only", code=2).stderr
+    assert "need --client NAME" in cli.run("key", "create", other, "--read-only", code=2).stderr
     cli.run("key", "create", localdir / "no" / "x.key", "--client", "x", code=2)
     on_file = ("--client", "x", "--tree", trees / "mine" / "file")
     assert "no directory" in cli.run("key", "create", other, *on_file, code=1).stderr

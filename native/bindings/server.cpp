@@ -197,9 +197,7 @@ nb::dict counters(ChunkServer& server) {
 
 using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 
-}  // namespace
-
-void bind_server(nb::module_& module) {
+void bind_target_row(nb::module_& module) {
   nb::class_<TargetRow>(module, "TargetRow",
                         "What a target is and has; target 0: the metaserver has not numbered it; "
                         "files_total: inodes of its file system, 0 where bytes alone limit it; "
@@ -213,6 +211,12 @@ void bind_server(nb::module_& module) {
       .def_ro("errors", &TargetRow::errors)
       .def_ro("files_total", &TargetRow::files_total)
       .def_ro("files_free", &TargetRow::files_free);
+}
+
+}  // namespace
+
+void bind_server(nb::module_& module) {
+  bind_target_row(module);
   nb::class_<ChunkServer> type(module, "ChunkServer", "The data plane of one storage server.");
   braidfs::bindings::bind_rdma(type);
   type.def(nb::new_(&make_server), nb::kw_only(), "lane_count"_a, "io"_a, "busy_poll_us"_a = 0,

@@ -12,9 +12,8 @@
 //   be synced under the same lock, since a loss that another lane sees may change that at any time;
 // - sync: one SYNC for each object that was written since its last one, in parallel; a target that
 //   has lost bytes sends the operation back to drain;
-// - commit: a COMMIT event, which Python answers by commit_done; it goes beside the SYNCs if
-// neither
-//   the size nor the set of durable objects changes.
+// - commit: a COMMIT event, which Python answers by commit_done; it goes beside the SYNCs if the
+//   size and the set of durable objects stay as they are.
 // Invariant: the request is answered once; an interrupted operation goes on without an answer.
 // Threads: one at a time, the lane that let it proceed.
 #pragma once

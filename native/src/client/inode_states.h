@@ -16,16 +16,16 @@
 //
 // Every other boolean of Inode is a flag that any state may have, and any other flag beside it:
 //
-//   | committing      | A commit is under way; written bytes, a close, or a recall may need it. |
-//   | passed          | Reads or writes went on since the lease was told last, recalled or not. |
-//   | is_fetching     | The first OPEN is fetching bytes. An interrupted one goes on fetching | |
-//   | when its handle is closed, so the next OPEN may make it a probe as well.   | | is_probe | The
-//   file's READs are counted until its next close.                         | | watched         | A
-//   lane looks after the age of the pieces, until none is left.              | | sync_watched    |
-//   A lane will sync what targets hold, until nothing is unsynced.             | | lost_told | The
-//   log has it that an object is lost; it is never taken back.             | | is_immutable()  | It
-//   is part of the attributes that were told last.                          | | error_told_     |
-//   No error waits to be told; the error itself stays for other handles.       |
+// - committing: a commit is under way; written bytes, a close, or a recall may need it.
+// - passed: reads or writes went on since the lease was reported last, recalled or not.
+// - is_fetching: the first OPEN is fetching bytes. An interrupted one goes on fetching when its
+//   handle is closed, so the next OPEN may make the file a probe as well.
+// - is_probe: the file's READs are counted until its next close.
+// - watched: a lane looks after the age of the pieces, until none is left.
+// - sync_watched: a lane will sync what targets hold, until nothing is unsynced.
+// - lost_told: the log says that an object is lost; it is never taken back.
+// - is_immutable(): the newest attributes say so.
+// - error_told_: no error waits to be reported; the error itself stays for other handles.
 #pragma once
 #include <cstdint>
 

@@ -293,7 +293,7 @@ def test_errors_say_what_to_do(folder: Path, workdir: Path, trash: Trash, capsys
     (folder / "d" / "f").unlink()
     (folder / "d" / "f").write_bytes(b"new")
     text = refused("restore", folder / "d" / "f")
-    assert "something of this name" in text and "--to" in text
+    assert "the name exists already" in text and "--to" in text
     assert "no such directory" in refused("restore", folder / "d" / "f", "--to", folder / "x" / "y")
     assert "something of this name" in refused(
         "restore", folder / "d" / "f", "--to", folder / "d" / "f"

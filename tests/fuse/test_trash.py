@@ -309,7 +309,7 @@ def test_errors_say_what_to_do(folder: Path, workdir: Path, trash: Trash, capsys
     assert "neither there nor in the trash" in refused("list", workdir / "nowhere")
     assert "neither there nor in the trash" in refused("purge", workdir / "nowhere", "--yes")
     assert "ten years" in trash.text(capsys, "enable", folder, "--expire", "11000d", code=2)
-    assert "without --to" in trash.text(capsys, "restore", "--below", folder, "--to", "x", code=2)
+    assert "leave out --to" in trash.text(capsys, "restore", "--below", folder, "--to", "x", code=2)
 
 
 def test_a_purge_asks_first(folder: Path, trash: Trash) -> None:

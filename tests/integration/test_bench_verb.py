@@ -87,7 +87,7 @@ def test_it_goes_on_after_ctrl_c(
         "20",
     )
     said = interrupted("bench", workdir, *words)
-    assert "2/9 4 KiB of a server's memory" in said and "with --resume goes on" in said
+    assert "2/9 4 KiB of a server's memory" in said and "with --resume to continue" in said
     seen = bench(workdir, *words, "--resume")
     assert "1/9 Write small files (again, for the files)" in seen.stderr
     assert seen.stdout.count("network") == 1 and "Remove files of 4 KiB" in seen.stdout

@@ -190,7 +190,7 @@ def test_it_goes_on_after_ctrl_c(
     words = ("--seconds", "2", "--size", "4M", "--jobs", "1", "--files", "20")
     assert "nothing of this command" in validate(workdir, *words, "--resume", code=2).stderr
     said = interrupted("validate", workdir, *words)
-    assert "3/10 Read 4 KiB" in said and "with --resume goes on" in said
+    assert "3/10 Read 4 KiB" in said and "with --resume to continue" in said
     (kept,) = kept_in(localdir)
     before = json.loads(kept.read_text())
     assert [one["phase"] for one in before["outcomes"]] == ["write", "read"]

@@ -7,6 +7,7 @@ kernel gave the pid later is never signalled. This module does not know what a p
 """
 
 import contextlib
+import multiprocessing
 import os
 import select
 import shlex
@@ -15,13 +16,16 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 # Under emulation (tests/rdma/vm) everything takes longer.
 PATIENCE = float(os.environ.get("BRAIDFS_TEST_PATIENCE", "1"))
 READY_SECONDS_MAX = 60.0 * PATIENCE
 STOP_SECONDS_MAX = 20.0 * PATIENCE
+START_APART_SECONDS_MAX = READY_SECONDS_MAX + 10
 LOG_TAIL_LINES = 15
+_APART = multiprocessing.get_context("forkserver")
 
 
 class ProcessError(Exception):
@@ -90,6 +94,11 @@ def write_script(path: Path, commands: str) -> None:
     path.chmod(0o755)
 
 
+def prepare_apart() -> None:
+    """Makes the process of which Program.start_apart() forks."""
+    forkserver.ensure_running()
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """The place of one program of a cluster; it has no state but the pid file. `enter`: words that
@@ -144,6 +153,17 @@ class Program:
                 os.close(writer)
         process.returncode = 0  # it is detached, so reap() takes its exit status
         return process.pid
+
+    def start_apart(self) -> None:
+        """Starts the program from a process that has none of the files of this one. A child of this
+        process closes them before it executes the program, and the close of a file of a mount that
+        was written may wait for the very metaserver that is to be started. Call prepare_apart()
+        before such a file is open. Raises ProcessError."""
+        child = _APART.Process(target=self.start)
+        child.start()
+        child.join(START_APART_SECONDS_MAX)
+        if child.exitcode != 0:
+            raise ProcessError(f"{self.name} was not started: exit status {child.exitcode}")
 
     def _spawn(self, ready_fd: int | None) -> "subprocess.Popen[bytes]":
         for folder in (self.pid_path.parent, self.log_path.parent):

@@ -16,7 +16,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import SHORT_SESSIONS
-from tests.cluster.process import wait_until
+from tests.cluster.process import prepare_apart, wait_until
 from tests.fuse.looks import lanes_counted, seen_from
 
 pytestmark = pytest.mark.mount
@@ -195,6 +195,7 @@ def test_nothing_comes_back_after_the_clients_death(own: Cluster) -> None:
 
 @pytest.mark.expects_warnings
 def test_nothing_is_lost_when_the_metaserver_is_killed(own: Cluster) -> None:
+    prepare_apart()
     path = own.mount_path / "file"
     path.write_bytes(b"x" * SIZE)
     held = bytearray(b"x" * SIZE)
@@ -203,7 +204,7 @@ def test_nothing_is_lost_when_the_metaserver_is_killed(own: Cluster) -> None:
     def kill() -> None:
         own.metaserver.signal(signal.SIGKILL)
         assert wait_until(lambda: own.metaserver.pid() is None, 20)
-        own.metaserver.start()
+        own.metaserver.start_apart()
 
     for number in range(4):
         killer = threading.Timer(0.03 * number, kill)

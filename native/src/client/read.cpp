@@ -28,10 +28,9 @@ void ReadOperation::proceed(Lane& lane) {
   if (fetch_.error() != 0) return answer(lane, fetch_.error());
   if (fetch_.length() == 0) return answer(lane, 0);
   about_to_wait(lane);
-  const InodePtr inode = fetch_.inode();  // the READ may be answered before the prefetches begin
-  prefetch::Extents wanted;
+  Wanted wanted;
   if (!ask_prefetcher(lane, wanted)) ask_sources(lane);
-  fetch_extents(lane, inode, wanted);
+  fetch_extents(lane, wanted.inode, wanted.extents);
 }
 
 void ReadOperation::begin_again(Lane& lane) {
@@ -151,16 +150,17 @@ bool ReadOperation::waits(Lane& lane) {
 
 // True: the READ was answered, or proceed() will be called. The caller begins the `wanted` extents
 // afterwards.
-bool ReadOperation::ask_prefetcher(Lane& lane, prefetch::Extents& wanted) {
+bool ReadOperation::ask_prefetcher(Lane& lane, Wanted& wanted) {
   using prefetch::For;
   using prefetch::Found;
   prefetch::Prefetcher& prefetcher = lane.context().prefetcher();
   const CachedExtent extent = fetch_.extent();
   const auto whom = fills_pages_ ? For::kPages : For::kProgram;
   if (fetch_.lies_inline() || !prefetcher.watches(extent, whom)) return false;
+  wanted.inode = fetch_.inode();  // the READ may be answered before the prefetches begin
   const bool only_looks = std::exchange(asked_prefetcher_, true);
   const auto found = prefetcher.read({extent, whom, only_looks, lane.loop().now()}, parts_,
-                                     shared_from_this(), wanted);
+                                     shared_from_this(), wanted.extents);
   if (found != Found::kYes) return found == Found::kWait;
   answer(lane, 0);
   fetch_announced(lane);

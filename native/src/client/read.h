@@ -35,7 +35,12 @@ class ReadOperation final : public FetchUser {
   bool ask_for_lease(Lane& lane);
   bool waits(Lane& lane);
   bool waits_for_end(Lane& lane);
-  bool ask_prefetcher(Lane& lane, prefetch::Extents& wanted);
+  // What the Prefetcher wants of that file.
+  struct Wanted {
+    InodePtr inode{};
+    prefetch::Extents extents{};
+  };
+  bool ask_prefetcher(Lane& lane, Wanted& wanted);
   void ask_sources(Lane& lane);
 
   // These are LOCKED by the inode.

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -75,8 +76,9 @@ def _read_all(mounted: Path) -> None:
         assert all(pool.map(check, order))
 
 
-def test_a_warm_epoch_asks_nothing(cluster: Cluster, tree: Path, point: Path) -> None:
-    """The bytes are those that were written, and the second time the kernel needs no request."""
+@contextmanager
+def _sealed_mount(cluster: Cluster, tree: Path, point: Path) -> Iterator[tuple[Path, int]]:
+    """The tree mounted as a sealed one, and the port of that client's metrics."""
     port = free_port(set())
     with cluster.second_client(
         point,
@@ -84,6 +86,12 @@ def test_a_warm_epoch_asks_nothing(cluster: Cluster, tree: Path, point: Path) ->
         options="ro,sealed",
         settings={"metrics_listen": f"127.0.0.1:{port}"},
     ) as mounted:
+        yield mounted, port
+
+
+def test_a_warm_epoch_asks_nothing(cluster: Cluster, tree: Path, point: Path) -> None:
+    """The bytes are those that were written, and the second time the kernel needs no request."""
+    with _sealed_mount(cluster, tree, point) as (mounted, port):
         _read_all(mounted)
         assert (mounted / "empty").read_bytes() == b""
         counted = native_counters(port)
@@ -138,13 +146,7 @@ def test_what_is_unsealed_is_stale(cluster: Cluster, tree: Path, point: Path) ->
 def test_a_killed_client(cluster: Cluster, tree: Path, point: Path) -> None:
     """Readers wait for the next process, which does not keep the files open that the last one had
     open."""
-    port = free_port(set())
-    with cluster.second_client(
-        point,
-        folder=_folder(cluster, tree),
-        options="ro,sealed",
-        settings={"metrics_listen": f"127.0.0.1:{port}"},
-    ) as mounted:
+    with _sealed_mount(cluster, tree, point) as (mounted, port):
         before = mounts.client_pid(mounted)
         assert before is not None
         with ThreadPoolExecutor(1) as pool:

@@ -151,7 +151,7 @@ async def test_exclusive_leases_are_drained(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-async def test_a_question_for_the_size_gives_nothing_up() -> None:
+async def test_a_recall_that_demands_the_size_gives_nothing_up() -> None:
     world = World()
     _writer(world)
     await world.recall(RecallItem(1, 5, 0, 0, 3))

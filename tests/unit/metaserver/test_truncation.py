@@ -2,7 +2,7 @@
 end.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -178,6 +178,28 @@ async def test_what_lies_in_the_record_stays_there(bench: Bench, autojump_clock:
     assert (kept[0].inline, kept[0].truncate_epoch) == (b"tiny", 2)
 
 
+class CuttingCaller(NoCaller):
+    """Answers each truncate() with cut(stripe index, length, must_exist)."""
+
+    def __init__(self, cut: Callable[[int, int, bool], bool]) -> None:
+        super().__init__()
+        self._cut = cut
+
+    async def truncate(
+        self,
+        target: int,
+        file_id: int,
+        stripe_index: int,
+        *,
+        length: int,
+        epoch: int,
+        must_exist: bool,
+        timeout_s: float,
+    ) -> bool:
+        await trio.lowlevel.checkpoint()
+        return self._cut(stripe_index, length, must_exist)
+
+
 def reach(monkeypatch: pytest.MonkeyPatch, caller: DataCaller) -> None:
     """The caller reaches every target."""
 
@@ -195,23 +217,11 @@ async def test_no_object_is_cut_to_what_none_can_hold(
     lengths: list[int] = []
     layout = Layout(1, 1 << 20, 2, (1, 2))
 
-    class Caller(NoCaller):
-        async def truncate(
-            self,
-            target: int,
-            file_id: int,
-            stripe_index: int,
-            *,
-            length: int,
-            epoch: int,
-            must_exist: bool,
-            timeout_s: float,
-        ) -> bool:
-            await trio.lowlevel.checkpoint()
-            lengths.append(length)
-            return True
+    def cut(_stripe_index: int, length: int, _must_exist: bool) -> bool:
+        lengths.append(length)
+        return True
 
-    reach(monkeypatch, Caller())
+    reach(monkeypatch, CuttingCaller(cut))
     async with trio.open_nursery() as tasks:
         calls = StorageCalls(Everywhere(), key=b"", tasks=tasks)
         await calls.truncate(layout, size)
@@ -225,23 +235,11 @@ async def test_what_a_disk_has_lost_is_not_made_by_a_cut(monkeypatch: pytest.Mon
     asked: dict[int, tuple[int, bool]] = {}
     layout = Layout(1, 1 << 20, 4, (1, 2, 3, 4), durable_stripes=0b1011)
 
-    class Caller(NoCaller):
-        async def truncate(
-            self,
-            target: int,
-            file_id: int,
-            stripe_index: int,
-            *,
-            length: int,
-            epoch: int,
-            must_exist: bool,
-            timeout_s: float,
-        ) -> bool:
-            await trio.lowlevel.checkpoint()
-            asked[stripe_index] = (length, must_exist)
-            return not must_exist
+    def cut(stripe_index: int, length: int, must_exist: bool) -> bool:
+        asked[stripe_index] = (length, must_exist)
+        return not must_exist
 
-    reach(monkeypatch, Caller())
+    reach(monkeypatch, CuttingCaller(cut))
     async with trio.open_nursery() as tasks:
         calls = StorageCalls(Everywhere(), key=b"", tasks=tasks)
         await calls.truncate(layout, 3 << 20)

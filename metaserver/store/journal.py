@@ -101,6 +101,27 @@ class Member:
     reports: int
 
 
+@dataclass(frozen=True, slots=True)
+class EngineMember:
+    """One server of an engine, as a program for administrators shows it. bytes_max: None if the
+    engine has no bound of its own. alarms: sentences, also why the server is not reachable."""
+
+    endpoint: str
+    is_reachable: bool
+    is_leader: bool = False
+    bytes_used: int = 0
+    bytes_max: int | None = None
+    alarms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """How the servers of an engine are: what the `health` of a journal with servers returns."""
+
+    engine: str
+    members: tuple[EngineMember, ...]
+
+
 class Journal(Protocol):
     def sighting(self) -> Sighting:
         """Returns the head as of a moment within the call: it is linearizable. Raises

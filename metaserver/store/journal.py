@@ -132,8 +132,8 @@ class Journal(Protocol):
         """Makes `owner` the one who appends, if head and beats still are as seen; an empty owner
         resigns. Raises the term by one; a journal without a head gets a new log.
 
-        Raises FencedError if they are not as seen, UnknownOutcomeError: the caller may call again
-        with the same arguments. If an earlier attempt has succeeded, and nothing happened after
+        Raises FencedError if they are not as seen, JournalFullError, UnknownOutcomeError: the
+        caller may call again with the same arguments. If an earlier attempt has succeeded, and nothing happened after
         it, the call returns its head.
         """
         ...
@@ -149,7 +149,7 @@ class Journal(Protocol):
 
     def beat(self, head: Head) -> None:
         """Raises the beats, if the term and the owner are those of head. Raises FencedError,
-        UnknownOutcomeError."""
+        JournalFullError (some engines without room refuse each change), UnknownOutcomeError."""
         ...
 
     def read(self, after: int) -> Sequence[Entry]:
@@ -159,7 +159,8 @@ class Journal(Protocol):
         ...
 
     def report(self, member: Member) -> None:
-        """Keeps what a metaserver says of itself, by its name. Raises UnreachableError."""
+        """Keeps what a metaserver says of itself, by its name. Raises UnreachableError,
+        JournalFullError."""
         ...
 
     def members(self) -> Sequence[Member]:

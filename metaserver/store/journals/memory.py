@@ -6,6 +6,7 @@ decides everything. It is not for production: nothing outlives the process.
 """
 
 import contextlib
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,7 @@ class MemoryLog:
     reported: dict[str, Member] = field(default_factory=dict)
     late: list[Callable[[], object]] = field(default_factory=list)
     new_log: Callable[[], bytes] = lambda: uuid.uuid4().bytes
+    lock: threading.RLock = field(default_factory=threading.RLock)  # doors may be of many threads
 
     def claim(self, seen: Sighting, owner: str) -> Head:
         new = replace(seen.head, term=seen.head.term + 1, owner=owner)
@@ -103,9 +105,8 @@ class MemoryLog:
 
     def deliver_late(self, which: int = 0) -> None:
         """Lets one of the calls that were held up happen now."""
-        call = self.late.pop(which)
-        with contextlib.suppress(FencedError):  # nobody waits for its answer any more
-            call()
+        with self.lock, contextlib.suppress(FencedError):  # nobody waits for its answer any more
+            self.late.pop(which)()
 
 
 class MemoryJournal:
@@ -120,18 +121,20 @@ class MemoryJournal:
     def _ask(self, name: str, call: Callable[[], _Result]) -> _Result:
         if self._faults(name) is not Fault.NONE:
             raise UnreachableError(f"the journal in memory did not answer {name}")
-        return call()
+        with self._log.lock:
+            return call()
 
     def _change(self, name: str, call: Callable[[], _Result]) -> _Result:
         fault = self._faults(name)
         if fault is Fault.FULL:
             raise JournalFullError("the journal in memory has no room")
-        if fault is Fault.LATE:
-            self._log.late.append(call)
-        elif fault is not Fault.LOST:
-            found = call()
-            if fault is Fault.NONE:
-                return found
+        with self._log.lock:
+            if fault is Fault.LATE:
+                self._log.late.append(call)
+            elif fault is not Fault.LOST:
+                found = call()
+                if fault is Fault.NONE:
+                    return found
         raise UnknownOutcomeError(f"the journal in memory did not answer {name}")
 
     def sighting(self) -> Sighting:

@@ -133,8 +133,8 @@ class Journal(Protocol):
         resigns. Raises the term by one; a journal without a head gets a new log.
 
         Raises FencedError if they are not as seen, JournalFullError, UnknownOutcomeError: the
-        caller may call again with the same arguments. If an earlier attempt has succeeded, and nothing happened after
-        it, the call returns its head.
+        caller may call again with the same arguments. If an earlier attempt has succeeded, and
+        nothing happened after it, the call returns its head.
         """
         ...
 

@@ -23,6 +23,7 @@ DOORS = {
     "pyfuse3": "fsclient/fuse/",
     "lmdb": "metaserver/store/lmdb.py",
     "msgpack": "fscommon/wire/codec.py",
+    "psycopg": "metaserver/store/journals/postgresql_session.py",
     "xxhash": "fscommon/checksum.py",
     "_braidfs_native": "fscommon/native.py",
     "prometheus_client": "fscommon/observe/metrics.py",

@@ -10,6 +10,7 @@ import functools
 import itertools
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ from metaserver.store.journal import (
     UnreachableError,
 )
 from metaserver.store.journals.memory import Fault, MemoryJournal, MemoryLog
+from metaserver.store.journals.postgresql import PostgresqlJournal
+from tests.cluster.postgresql import started_server
 from tests.cluster.process import PATIENCE
 
 SILENT_TIMEOUT_S = 2.0
@@ -63,7 +66,23 @@ def memory_engine(_: Path) -> Iterator[Engine]:
     )
 
 
-ENGINES: dict[str, Callable[[Path], AbstractContextManager[Engine]]] = {"memory": memory_engine}
+@contextlib.contextmanager
+def postgresql_engine(_: Path) -> Iterator[Engine]:
+    names = (f"log{number}" for number in itertools.count())
+    with started_server() as server, socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        yield Engine(
+            new_log=lambda: functools.partial(server.journal, name=next(names)),
+            silent=lambda: PostgresqlJournal(
+                f"postgresql://postgres@127.0.0.1:{port}/postgres", timeout_s=SILENT_TIMEOUT_S
+            ),
+        )
+
+
+ENGINES: dict[str, Callable[[Path], AbstractContextManager[Engine]]] = {
+    "memory": memory_engine,
+    "postgresql": postgresql_engine,
+}
 
 
 @pytest.fixture(scope="module", params=list(ENGINES))

@@ -1,0 +1,215 @@
+"""A PostgreSQL server of Debian's package, for one test: in a folder of its own, on loopback.
+
+It accepts nothing but its password. PostgreSQL refuses to run as root, so root runs it as the user
+`postgres` that the package makes. It is stopped by its pid, or killed with all its processes, as a
+host is that loses power without losing its page cache.
+"""
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metaserver.store.journals.postgresql import PostgresqlJournal
+from tests.cluster.certificates import Certificates
+from tests.cluster.plan import HOST, free_port
+from tests.cluster.process import (
+    READY_SECONDS_MAX,
+    STOP_SECONDS_MAX,
+    ProcessError,
+    Program,
+    is_gone,
+    reap,
+    stop_pid,
+    tail,
+    wait_until,
+)
+
+USER = "postgres"
+Settings = Mapping[str, str]
+
+
+def _binaries() -> Path:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=_release)
+    if not found:
+        raise ProcessError("PostgreSQL is not installed: apt-get install postgresql")
+    return found[-1].parent
+
+
+def _release(program: Path) -> int:
+    return int(program.parts[-3])
+
+
+def _as_user() -> tuple[str, ...]:
+    """Words in front of a command that run it as a user who is not root."""
+    return ("setpriv", "--reuid", USER, "--regid", USER, "--init-groups") if _is_root() else ()
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@dataclass
+class PostgresqlServer:
+    """settings: of postgresql.conf, as they are at the next start."""
+
+    folder: Path
+    port: int
+    password: str
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def password_file(self) -> Path:
+        return self.folder / "password"
+
+    @property
+    def _program(self) -> Program:
+        settings = {
+            "port": str(self.port),
+            "listen_addresses": HOST,
+            "unix_socket_directories": "",
+        } | self.settings
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        binary = str(_binaries() / "postgres")
+        argv = (binary, "-D", str(self.data), *words)
+        return Program("postgresql", argv, self.folder, _as_user())
+
+    def create(self) -> None:
+        self.password_file.write_text(self.password)
+        self.give(self.folder)
+        self.give(self.password_file)
+        self.run(
+            *("initdb", "-D", str(self.data), "-U", USER, "--pwfile", str(self.password_file)),
+            *("-A", "scram-sha-256", "-E", "UTF8", "--locale", "C", "--no-sync"),
+        )
+
+    def run(self, program: str, *words: str) -> None:
+        """Runs one of PostgreSQL's programs. Raises ProcessError."""
+        done = subprocess.run(
+            [*_as_user(), str(_binaries() / program), *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            env=os.environ | {"PGPASSWORD": self.password},
+        )
+        if done.returncode:
+            raise ProcessError(f"{program} failed: {done.stderr}")
+
+    def give(self, path: Path) -> None:
+        """Makes the server's user the owner."""
+        if _is_root():
+            user = pwd.getpwnam(USER)
+            os.chown(path, user.pw_uid, user.pw_gid)
+
+    def start(self) -> None:
+        program = self._program
+        pid = program.start(ready=False)
+
+        def is_ready() -> bool:
+            reap(pid)
+            if not Path(f"/proc/{pid}").exists():  # its command line is empty for a moment
+                raise ProcessError(f"PostgreSQL has ended:\n{tail(program.log_path)}")
+            with contextlib.suppress(ProcessError):
+                self.run("pg_isready", "-q", "-h", HOST, "-p", str(self.port))
+                return True
+            return False
+
+        if not wait_until(is_ready, READY_SECONDS_MAX):
+            raise ProcessError(f"PostgreSQL is not ready:\n{tail(program.log_path)}")
+
+    @property
+    def pid(self) -> int:
+        pid = self._program.pid()
+        if pid is None:
+            raise ProcessError("PostgreSQL is not running")
+        return pid
+
+    def stop(self) -> None:
+        """Ends it without a wait for its clients."""
+        stop_pid(self.pid, signal.SIGINT)
+
+    def signal_all(self, sign: signal.Signals) -> None:
+        """Signals the server and its processes, of which each connection has one."""
+        for pid in (self.pid, *_children(self.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
+
+    def kill(self) -> None:
+        """Kills the server with all its processes."""
+        pid = self.pid
+        os.kill(pid, signal.SIGSTOP)  # so that it starts no more of them
+        pids = [pid, *_children(pid)]
+        for one in reversed(pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        if not wait_until(lambda: all(map(is_gone, pids)), STOP_SECONDS_MAX):
+            raise ProcessError(f"PostgreSQL (pid {pid}) survived SIGKILL")
+
+    def url(self, **words: str) -> str:
+        return f"postgresql://{USER}@{HOST}:{self.port}/{USER}" + query(words)
+
+    def journal(self, *, name: str = "braidfs", timeout_s: float = 10.0) -> PostgresqlJournal:
+        return PostgresqlJournal(
+            self.url(), name=name, timeout_s=timeout_s, password_file=self.password_file
+        )
+
+    def sql(self, statement: str) -> None:
+        """Runs a statement as an administrator."""
+        words = (f"dbname={USER}", "-h", HOST, "-p", str(self.port), "-U", USER)
+        self.run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-c", statement, *words)
+
+    def use_tls(self, certificates: Certificates) -> None:
+        """From the next start on."""
+        for name in ("server.crt", "server.key"):
+            copy = self.folder / name
+            shutil.copy2(certificates.folder / name, copy)
+            copy.chmod(0o600)
+            self.give(copy)
+        self.settings |= {
+            "ssl": "on",
+            "ssl_cert_file": str(self.folder / "server.crt"),
+            "ssl_key_file": str(self.folder / "server.key"),
+        }
+
+
+def query(words: Settings) -> str:
+    return "?" + "&".join(f"{name}={value}" for name, value in words.items()) if words else ""
+
+
+@contextlib.contextmanager
+def new_server(settings: Settings | None = None) -> Iterator[PostgresqlServer]:
+    """A server that is not created yet; it is removed at the end."""
+    # It is not in a folder of the test, because its user may not go there.
+    with tempfile.TemporaryDirectory(prefix="braidfs-postgresql-") as folder:
+        server = PostgresqlServer(
+            Path(folder), free_port(set()), secrets.token_hex(8), dict(settings or {})
+        )
+        try:
+            yield server
+        finally:
+            with contextlib.suppress(ProcessError):
+                server.kill()
+
+
+@contextlib.contextmanager
+def started_server(settings: Settings | None = None) -> Iterator[PostgresqlServer]:
+    with new_server(settings) as server:
+        server.create()
+        server.start()
+        yield server

@@ -95,7 +95,7 @@ async def leave(
         datapath.mounting.pause(False)
         raise NotHandedError("the lanes do not stop reading")
     try:
-        await _settle(datapath, files, meta, running)
+        await _quiesce(datapath, files, meta, running)
     except BaseException as error:
         datapath.mounting.pause(False)
         files.inodes.resume()
@@ -115,7 +115,7 @@ async def leave(
     return state
 
 
-async def _settle(
+async def _quiesce(
     datapath: Datapath, files: FileSystem, meta: MetaClient, running: Callable[[], int]
 ) -> None:
     with trio.move_on_after(ANSWER_TIMEOUT_S) as answering:

@@ -41,7 +41,7 @@ class Cuts:
         self._log = log
 
     @asynccontextmanager
-    async def told(self, ino: int) -> AsyncIterator[None]:
+    async def reported(self, ino: int) -> AsyncIterator[None]:
         """In this block the metaserver knows of every cut, and lanes make no more of them."""
         state = self._lanes.io.cuts_pause(ino, True)
         try:

@@ -6,7 +6,7 @@ layout and capability). From then on lanes answer CREATE, UNLINK and RENAME with
 (native/src/names/change_journal.h), and the metaserver is told afterwards. One batch is in flight
 at a time while the next one gathers. Before any other request is sent, everything that has gathered
 is sent (`flush`), so that nothing overtakes a change. A client that wants the directory has it
-recalled; it is returned when every change has been answered (`settle`). Attributes that lanes set
+recalled; it is returned when every change has been answered (`report`). Attributes that lanes set
 of files that only this client may write (mode, owner, times: docs/decisions/0024-settings.md) are
 reported in the same way. Files of users and groups that have quotas are made at the metaserver.
 docs/decisions/0013-delegation.md, 0014-removals.md, 0025-renames.md. Touched by the client's trio
@@ -400,7 +400,7 @@ class DelegatedChanges:
 
     def _finish_batch(self, batch: ChangeBatch, error: FsError | None, body: bytes) -> None:
         self._in_flight.remove(batch)
-        self._lanes.changes.changes_told(told_count(batch))
+        self._lanes.changes.changes_reported(told_count(batch))
         if error is not None:
             self._lost(batch, error)
         else:
@@ -490,9 +490,9 @@ class DelegatedChanges:
 
     # ---- returning directories ------------------------------------------------------------------
 
-    async def settle(self, ino: int) -> None:
-        """Waits until the metaserver knows every change of names in this directory, and of
-        attributes of this file."""
+    async def report(self, ino: int) -> None:
+        """Reports every change of names in this directory, and of attributes of this file; waits
+        until the metaserver knows them."""
         self.catch_up()
         is_file = self._inodes.is_being_set(ino)
         if is_file or ino in self._delegated or ino in self.parents_on_way():
@@ -505,7 +505,7 @@ class DelegatedChanges:
         self._rest(ino)
         if ino in self._delegated:
             self._lanes.changes.entries_undelegate(ino)
-            await self.settle(ino)
+            await self.report(ino)
             self._delegated.pop(ino, None)
             self._shares.forget(ino)
 
@@ -546,7 +546,7 @@ class DelegatedChanges:
             self._shares.forget(directory)
         self._delegated.clear()
         lost = self._take_batch(len(self._waiting))
-        self._lanes.changes.changes_told(told_count(lost))
+        self._lanes.changes.changes_reported(told_count(lost))
         self._lost(lost, FsError(Status.DISCONNECTED, "the session was evicted"))
 
 

@@ -279,7 +279,7 @@ class Files:
     async def setattr(self, ino: int, change: Change) -> Attributes:
         """Sets attributes. Written state that the metaserver does not know yet goes along: it is
         older than this change and must not come after it."""
-        async with self.cuts.told(ino):
+        async with self.cuts.reported(ino):
             return await self._setattr(ino, change)
 
     async def _setattr(self, ino: int, change: Change) -> Attributes:
@@ -384,7 +384,7 @@ class Files:
 
     async def commit_written(self, ino: int) -> None:
         """Commits size and time of what the lanes have sent so far."""
-        async with self.cuts.told(ino):
+        async with self.cuts.reported(ino):
             inode = self._inodes.get(ino)
             token, written = self._take(inode)
             if inode is None or not token:
@@ -454,7 +454,7 @@ class Files:
         try:
             is_limited = inode.size_limit is not None and inode.size_limit >= 0
             if is_limited:
-                await self.tell_size(ino)  # new bytes are charged before the limit rises
+                await self.report_size(ino)  # new bytes are charged before the limit rises
             wanted = end if is_limited else 0
             # A reader asks if it has no lease, a writer may also ask with one.
             moves = not self._leases.is_on or self._leases.holds(ino, LEASE_DATA_EXCLUSIVE)
@@ -519,17 +519,17 @@ class Files:
         else:
             raise FsError(Status.EIO, f"no exclusive lease on inode {ino}")
         with self._leases.using.on(ino):
-            async with self.cuts.told(ino):
+            async with self.cuts.reported(ino):
                 yield
 
-    async def settle(self, ino: int) -> None:
+    async def drain(self, ino: int) -> None:
         """Sends what was written to the targets, and size and time to the metaserver."""
         if self._inodes.get(ino) is not None:
             await self.drains.drain(ino, sync=False, commit=True)
 
-    async def tell_size(self, ino: int) -> None:
+    async def report_size(self, ino: int) -> None:
         """Commits size and time of what was written, before the bytes are sent."""
-        async with self.cuts.told(ino):
+        async with self.cuts.reported(ino):
             inode = self._inodes.get(ino)
             token, written = self._take(inode)
             if token:

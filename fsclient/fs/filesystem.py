@@ -72,9 +72,9 @@ class FileSystem:
         self.files.opening = self.locks.look
         self.closer = Closer(meta, leases, self.inodes)
         caches = Caches(
-            self.files.settle,
+            self.files.drain,
             self._publish,
-            self._tell,
+            self._report,
             self.delegated_changes.give_back,
             self.inodes.lost_lease,
             self.closer.close_now,
@@ -96,11 +96,11 @@ class FileSystem:
                 nursery.start_soon(self.ahead.run)
                 nursery.start_soon(self.announced.run)
 
-    async def _tell(self, ino: int) -> None:
+    async def _report(self, ino: int) -> None:
         """Commits or reports what only this client knows of the inode."""
-        await self.delegated_changes.settle(ino)
+        await self.delegated_changes.report(ino)
         await self.locks.tell_closes(ino)
-        await self.files.tell_size(ino)
+        await self.files.report_size(ino)
 
     async def _publish(self, ino: int) -> None:
         """Sends what was written to the inode so far, bytes and size at once: nobody may read it

@@ -38,11 +38,11 @@ from fscommon.native_ports import WrittenRow
 from fscommon.wire.messages import COMMIT_KILL_SGID, COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
 
 from ..leases.holder import Leases
-from .bare import BareInodes
 from .changes import is_lent_to_group
 from .parents import Parents
 from .ports import WRITTEN_CUT, Lanes, Written
 from .stamps import Stamps
+from .without_xattrs import InodesWithoutXattrs
 
 KEPT_MAX = 1 << 16
 PAGE_VERSIONS_MAX = 1 << 17
@@ -107,14 +107,14 @@ class OpenInode:
 
 class Inodes:
     def __init__(
-        self, lanes: Lanes, leases: Leases, clock: Callable[[], float], bare_s: float
+        self, lanes: Lanes, leases: Leases, clock: Callable[[], float], xattrs_valid_s: float
     ) -> None:
-        """bare_s: how long an inode counts as without extended attributes if there are no
+        """xattrs_valid_s: how long an inode counts as without extended attributes if there are no
         leases."""
         self._lanes = lanes
         self._leases = leases
-        self._valid_ms = int(bare_s * 1000)
-        self.bare = BareInodes(leases, clock, bare_s)
+        self._valid_ms = int(xattrs_valid_s * 1000)
+        self.without_xattrs = InodesWithoutXattrs(leases, clock, xattrs_valid_s)
         self._open: dict[int, OpenInode] = {}
         self._kept: OrderedDict[int, None] = OrderedDict()
         self._taken_over: dict[int, int] = {}  # handles of lanes, by inode: each has a hold
@@ -331,7 +331,7 @@ class Inodes:
         if self._lanes.names.child_is_older(attributes.ino, attributes.change_version):
             self.single(attributes.ino)
         self._put(record, attributes.ino)
-        self.bare.note(attributes.ino, attributes.change_version, attributes.xattr_count)
+        self.without_xattrs.note(attributes.ino, attributes.change_version, attributes.xattr_count)
         return self.see(attributes)
 
     def see_row(self, ino: int, record: bytes) -> None:
@@ -340,7 +340,7 @@ class Inodes:
         if self._lanes.names.child_is_older(ino, version):
             self.single(ino)
         self._put(record, ino)
-        self.bare.note(ino, version, xattr_count)
+        self.without_xattrs.note(ino, version, xattr_count)
         if ino in self._open:
             self.see(unpack_attributes(record))
 
@@ -356,7 +356,7 @@ class Inodes:
                 and not (ino in self._open or ino in self._being_set)
             ):
                 wanted[at] = 1
-                self.bare.note_held(ino, version, xattr_count)
+                self.without_xattrs.note_held(ino, version, xattr_count)
             else:
                 others.append((ino, at))
         older = set(self._lanes.names.attributes_put_rows(records, bytes(wanted)))
@@ -372,7 +372,7 @@ class Inodes:
             ino = ino_of(record)
             self._put(record, ino)
             version, xattr_count = _XATTRS.unpack_from(record, _XATTRS_AT)
-            self.bare.note(ino, version, xattr_count)
+            self.without_xattrs.note(ino, version, xattr_count)
 
     def _put(self, record: bytes, ino: int) -> None:
         """Gives a record to the lanes, but not while a commit or set attributes are not answered:
@@ -463,7 +463,7 @@ class Inodes:
                 inode.takes_turns = inode.wrote or self._lanes.inodes.written(ino) is not None
                 inode.wrote = False
         if bits & LEASE_META:
-            self.bare.forget(ino)
+            self.without_xattrs.forget(ino)
             if ino in self._open:
                 self._open[ino].attributes = None
 
@@ -530,7 +530,7 @@ class Inodes:
     def forget(self, ino: int) -> None:
         """The kernel dropped the inode and with it its pages."""
         self._page_versions.pop(ino, None)
-        self.bare.forget(ino)
+        self.without_xattrs.forget(ino)
         gone = self._departed.pop(ino, None)
         if gone is not None:
             self._dispose(ino, gone)

@@ -246,10 +246,10 @@ class Namespace:
 
     async def getxattr(self, ino: int, name: bytes) -> bytes:
         _check_xattr_name(name)
-        if name == XATTR_CAPABILITY and ino not in self._inodes.bare:
+        if name == XATTR_CAPABILITY and ino not in self._inodes.without_xattrs:
             await self.before_write(ino)  # the kernel reads it before it writes
             await self.tell_written(ino)
-        if name != LAYOUT_XATTR and ino in self._inodes.bare:
+        if name != LAYOUT_XATTR and ino in self._inodes.without_xattrs:
             raise FsError(Status.ENODATA)
         return (await self._meta.call(Op.GETXATTR, GetXattr(ino, name), XattrValue)).value
 
@@ -264,7 +264,7 @@ class Namespace:
         self._changed(await self._meta.call(Op.SETXATTR, request, Entry))
 
     async def listxattr(self, ino: int) -> tuple[bytes, ...]:
-        if ino in self._inodes.bare:
+        if ino in self._inodes.without_xattrs:
             return ()
         await self.tell_written(ino)
         return (await self._meta.call(Op.LISTXATTR, ListXattr(ino), XattrNames)).names

@@ -2,7 +2,7 @@
 
     waiting → masked → draining → forgotten → returned     exclusive leases
     waiting → masked → forgotten → returned                 shared leases, or nothing is held
-    waiting → telling size → returned                       only the size is demanded
+    waiting → reporting size → returned                     only the size is demanded
     … → failed → returned                                   something was lost, or the client stops
     … → abandoned                                           the client stops before it gave up
 
@@ -21,7 +21,7 @@ class RecallState(Enum):
     WAITING = "waiting"
     """Nothing is given up yet: the grant has not arrived, or lanes are to use the lease once, or
     another recall of the inode has its turn."""
-    TELLING_SIZE = "telling size"
+    REPORTING_SIZE = "reporting size"
     """Everything is kept; the size that lanes know is being committed."""
     MASKED = "masked"
     """Grants of these leases in replies do not count any more. Lanes and the kernel are told."""
@@ -50,12 +50,16 @@ class RecallMark(Enum):
     """The kernel did not forget in time."""
 
 
-_WAITING, _TELLING_SIZE, _MASKED = RecallState.WAITING, RecallState.TELLING_SIZE, RecallState.MASKED
+_WAITING, _REPORTING_SIZE, _MASKED = (
+    RecallState.WAITING,
+    RecallState.REPORTING_SIZE,
+    RecallState.MASKED,
+)
 _DRAINING, _FORGOTTEN, _FAILED = RecallState.DRAINING, RecallState.FORGOTTEN, RecallState.FAILED
 _RETURNED, _ABANDONED = RecallState.RETURNED, RecallState.ABANDONED
 _NEXT: Final[dict[RecallState, frozenset[RecallState]]] = {
-    _WAITING: frozenset({_MASKED, _TELLING_SIZE, _ABANDONED}),
-    _TELLING_SIZE: frozenset({_RETURNED, _FAILED, _ABANDONED}),
+    _WAITING: frozenset({_MASKED, _REPORTING_SIZE, _ABANDONED}),
+    _REPORTING_SIZE: frozenset({_RETURNED, _FAILED, _ABANDONED}),
     _MASKED: frozenset({_DRAINING, _FORGOTTEN, _FAILED}),
     _DRAINING: frozenset({_FORGOTTEN, _FAILED}),
     _FORGOTTEN: frozenset({_RETURNED}),

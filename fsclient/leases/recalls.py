@@ -71,16 +71,16 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """What is given up with a lease. settle(ino): sends written bytes to the targets, size and time
+    """What is given up with a lease. drain(ino): sends written bytes to the targets, size and time
     to the metaserver, and waits until nothing is in flight; publish(ino): does most of that, both
-    at once. tell_size(ino): only commits what is known of size and time. give_back(ino): ends the
+    at once. report_size(ino): only commits what is known of size and time. give_back(ino): ends the
     delegation of a directory. forget(ino, bits): drops what is cached of the inode under these
     bits. close(ino): sends a CLOSE now, if nobody has the inode open any more. single(ino): turns
     what is held by the directory's grant into leases; single_all(): of all files."""
 
-    settle: Callable[[int], Awaitable[None]]
+    drain: Callable[[int], Awaitable[None]]
     publish: Callable[[int], Awaitable[None]]
-    tell_size: Callable[[int], Awaitable[None]]
+    report_size: Callable[[int], Awaitable[None]]
     give_back: Callable[[int], Awaitable[None]]
     forget: Callable[[int, int], None]
     close: Callable[[int], None]
@@ -209,12 +209,12 @@ class Recalls:
         if one.item.flags:
             await self._give_up([one])
         else:
-            await self._tell_size(one)
+            await self._report_size(one)
 
-    async def _tell_size(self, one: RecallProgress) -> None:
-        one.enter(RecallState.TELLING_SIZE)
+    async def _report_size(self, one: RecallProgress) -> None:
+        one.enter(RecallState.REPORTING_SIZE)
         try:
-            await self._caches.tell_size(one.item.ino)
+            await self._caches.report_size(one.item.ino)
         except FsError as error:
             self._log(f"a recall of inode {one.item.ino} failed: {error}")
             one.enter(RecallState.FAILED)
@@ -274,14 +274,14 @@ class Recalls:
             for ino in written:
                 tasks.start_soon(self._publish, ino)
             await self._forget_shared(lost)
-        passed = [one for one, bits in lost.items() if self._end_recalling(one.item.ino, bits)]
+        used = [one for one, bits in lost.items() if self._end_recalling(one.item.ino, bits)]
         for ino in written:
-            await self._caches.settle(ino)
-        if any(lost[one] & LEASE_DATA for one in passed):
-            await self._tell_kernel(passed, 0)  # invalidates the pages that they left
+            await self._caches.drain(ino)
+        if any(lost[one] & LEASE_DATA for one in used):
+            await self._tell_kernel(used, 0)  # invalidates the pages that they left
 
     async def _publish(self, ino: int) -> None:
-        """Publishes written bytes. settle() tries again what fails, and reports it."""
+        """Publishes written bytes. drain() tries again what fails, and reports it."""
         with suppress(FsError):
             await self._caches.publish(ino)
 

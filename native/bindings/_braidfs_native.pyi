@@ -696,7 +696,7 @@ class ChangesPort:
         Changes that were not taken yet, oldest first, in runs. spare_open: only those before the first file that was made within 200 ms and is open.
         """
 
-    def changes_told(self, count: int) -> None:
+    def changes_reported(self, count: int) -> None:
         """The metaserver has answered so many removals, settings and moves."""
 
     def creations_reported(self, inos: Sequence[int]) -> None:

@@ -258,20 +258,20 @@ void bind_change_runs(PortClass<ChangesPort>& type) {
            "Changes that were not taken yet, oldest first, in runs. spare_open: only those before "
            "the first file that was made within 200 ms and is open.")
       .def(
-          "changes_told",
-          [](Datapath& path, uint64_t count) { path.journal().changes_told(count); }, "count"_a,
+          "changes_reported",
+          [](Datapath& path, uint64_t count) { path.journal().changes_reported(count); }, "count"_a,
           "The metaserver has answered so many removals, settings and moves.")
       .def(
           "creations_reported",
           [](Datapath& path, const std::vector<uint64_t>& inos) {
-            unlocked([&] { path.core().births_told(inos); });
+            unlocked([&] { path.core().creations_reported(inos); });
           },
           "inos"_a,
           "The metaserver is told of these new files as they are: nothing more comes along with "
           "them.")
       .def(
           "inline_creations",
-          [](Datapath& path, uint32_t most) { path.core().inline_births(most); }, "length_max"_a,
+          [](Datapath& path, uint32_t most) { path.core().inline_length(most); }, "length_max"_a,
           "Before start(): new files of so many bytes at most may lie in their record (decision "
           "0037); 0: none.");
 }

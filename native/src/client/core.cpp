@@ -99,8 +99,8 @@ cache::Copies* Core::copies() noexcept {
   return local_cache_ ? local_cache_->cache().copies() : nullptr;
 }
 
-fuse::Passing Core::pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) {
-  using fuse::Passing;
+fuse::PassthroughChoice Core::choose_passthrough(uint64_t ino, uint64_t fh, fuse::Sealing sealing) {
+  using fuse::PassthroughChoice;
   if (!passthrough_) return {};
   const HandlePtr handle = context_.open_files().find(fh);
   Passthrough::Opened opened{.file = {.ino = ino}, .fh = fh};
@@ -109,19 +109,19 @@ fuse::Passing Core::pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) {
     const Leases& leases = context_.leases();
     const std::scoped_lock lock(inode.mu());
     opened.file.size = inode.size();
-    opened.file.stamp = inode.told_stamp();
+    opened.file.stamp = inode.record_stamp();
     opened.is_leased =
-        leases.count() && leases.holds(inode, kLeaseData) && inode.stamp() == inode.told_stamp();
+        leases.count() && leases.holds(inode, kLeaseData) && inode.stamp() == inode.record_stamp();
     opened.is_certain = sealing != fuse::Sealing::kUnknown;
     opened.is_immutable = sealing == fuse::Sealing::kAsOpened
                               ? inode.is_immutable()
                               : sealing == fuse::Sealing::kImmutable;
     opened.is_direct = handle->goes_past_pages();
   }
-  const Passing passing = passthrough_->opened(opened);
-  if (passing.way == Passing::Way::kAsk || passing.way == Passing::Way::kStale)
+  const PassthroughChoice choice = passthrough_->opened(opened);
+  if (choice.way == PassthroughChoice::Way::kUpcall || choice.way == PassthroughChoice::Way::kStale)
     context_.open_files().close_own(fh);
-  return passing;
+  return choice;
 }
 
 // ---- fuse::DataHandler ----
@@ -282,7 +282,7 @@ bool Core::inode_lease(uint64_t ino, uint32_t flags, uint32_t recalling) {
   Leases::Change change = Leases::put(*inode, flags, recalling);
   if (change.loses_cut) lose(context_, inode);
   wake(ino, std::move(change.waiting));
-  return change.passed;
+  return change.used_during_recall;
 }
 
 void Core::wake(uint64_t ino, std::vector<Inode::Waiter> waiting) {

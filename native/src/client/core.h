@@ -45,7 +45,7 @@ class Core final : public fuse::DataHandler {
     context_.open_files().child_finder(std::move(find));
   }
   // From now on new files of at most so many bytes may lie in their inode's record; 0: none may.
-  void inline_births(uint32_t length_max) noexcept { context_.commits().inline_length(length_max); }
+  void inline_length(uint32_t length_max) noexcept { context_.commits().inline_length(length_max); }
   // Keeps bytes that were read in this directory (decision 0035). False: it failed, and `reason` is
   // a sentence that says why.
   bool use_cache(const cache::StoreSettings& settings, std::string& reason);
@@ -78,7 +78,8 @@ class Core final : public fuse::DataHandler {
     return context_.open_files().open_granted(attributes, layout, capability, fh, open_flags);
   }
   bool fetch_opened(fuse::LaneContext& at, const fuse::RequestHead& head, uint64_t fh) override;
-  fuse::Passing pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) override;
+  fuse::PassthroughChoice choose_passthrough(uint64_t ino, uint64_t fh,
+                                             fuse::Sealing sealing) override;
   std::optional<fuse::Waiting> waiting(uint64_t unique) override;
   bool interrupt(uint64_t unique) override;
   fuse::Room room() const noexcept override { return context_.memory().room(); }
@@ -126,7 +127,9 @@ class Core final : public fuse::DataHandler {
   std::optional<names::BirthSince> birth_take(uint64_t ino, bool spare_open = false) {
     return context_.inodes().birth_take(ino, spare_open);
   }
-  void births_told(std::span<const uint64_t> inos) { context_.inodes().births_told(inos); }
+  void creations_reported(std::span<const uint64_t> inos) {
+    context_.inodes().creations_reported(inos);
+  }
   // Answers a CUT event with what the file is after the cut, or with an error. False: the answer is
   // not news.
   bool cut_done(uint64_t ino, uint64_t number, Status status, Bytes attributes, Bytes layout,

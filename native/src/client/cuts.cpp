@@ -28,7 +28,7 @@ bool CutWait::wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<E
   began = true;
   ended = cuts.ended;
   cuts.waiting.push_back(std::move(who));
-  event = inode.tell_cut();
+  event = inode.report_cut();
   return true;
 }
 
@@ -66,7 +66,7 @@ void Inode::cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Actions&
   written_.flags |= kCommitSize | kCommitMtime;
 }
 
-std::optional<Event> Inode::tell_cut() {
+std::optional<Event> Inode::report_cut() {
   if (cuts.pending == Cuts::kNone || cuts.under_way != Cuts::kNone) return std::nullopt;
   cuts.under_way = std::exchange(cuts.pending, Cuts::kNone);
   cuts.reach_under_way = cuts.reach;
@@ -79,7 +79,7 @@ std::optional<Event> Inode::tell_cut() {
                .payload = packed(cuts.reach_under_way)};
 }
 
-void Inode::cut_told(const Attributes& attributes, FileView view, Actions& actions) {
+void Inode::cut_reported(const Attributes& attributes, FileView view, Actions& actions) {
   if (!is_older(view)) {
     const bool same_file = view_->file_id == view.file_id;
     pieces_.geometry(view.stripe_width, view.chunk_size);
@@ -106,7 +106,8 @@ void Inode::cut_ended(int error, Actions& actions) {
   ++cuts.ended;
   pieces_.bar(cuts.bar());
   pieces_.send_all_ready(actions);
-  if (error != 0) actions.tell_cut = false;  // the next report is when it is due, or somebody waits
+  if (error != 0)
+    actions.report_cut = false;  // the next report is when it is due, or somebody waits
   for (auto& waiter : std::exchange(cuts.waiting, {})) actions.proceed.push_back(std::move(waiter));
 }
 

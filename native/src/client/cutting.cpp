@@ -47,9 +47,9 @@ bool cut_done(Context& context, uint64_t ino, const CutAnswer& answer) {
     const std::scoped_lock lock(inode->mu());
     if (inode->cuts.number != answer.number || inode->cuts.under_way == Cuts::kNone)
       return false;  // it was lost meanwhile
-    const bool is_told = answer.status == Status::kOk && decoded && view;
-    if (is_told) {
-      inode->cut_told(*decoded, std::move(*view), *actions);
+    const bool is_answered = answer.status == Status::kOk && decoded && view;
+    if (is_answered) {
+      inode->cut_reported(*decoded, std::move(*view), *actions);
     } else {
       const int error = answer.status == Status::kOk ? EIO : errno_of(answer.status);
       inode->cut_failed(error, Clock::now(), *actions);

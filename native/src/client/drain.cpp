@@ -96,7 +96,7 @@ void DrainOperation::proceed(Lane& lane) {
   lane_index_ = lane.index();
   switch (phase_) {
     case Phase::kCut:
-      return tell_cut(lane);
+      return report_cut(lane);
     case Phase::kInline:
       return hand_over(lane);
     case Phase::kDrain:
@@ -110,7 +110,7 @@ void DrainOperation::proceed(Lane& lane) {
 
 // ---- cut ----
 
-void DrainOperation::tell_cut(Lane& lane) {
+void DrainOperation::report_cut(Lane& lane) {
   std::optional<Event> event;
   bool waits;
   {
@@ -142,7 +142,7 @@ bool DrainOperation::take_inline(Context& context, bool& with_birth) {
   const auto bytes = piece->bytes(piece->begin, piece->end);
   bytes_.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   with_birth = inode_->commit_with_birth();
-  if (with_birth) inode_->birth.told.inline_bytes = bytes_;
+  if (with_birth) inode_->birth.since.inline_bytes = bytes_;
   if (!with_birth) take_commit();
   view_ = inode_->view_locked();
   return true;
@@ -450,7 +450,7 @@ void DrainOperation::finish(Lane& lane) {
     if (phase_ == Phase::kCut) lose_last(lane.context(), handle_->inode);
     lane.context().open_files().closed(*handle_);
   }
-  if (error == 0 || !is_request() || !inode_->lost_told) return conclude(lane, error);
+  if (error == 0 || !is_request() || !inode_->loss_logged) return conclude(lane, error);
   // An object of the file is lost. A program that was told so must not read the bytes that it wrote
   // there from the kernel's pages.
   auto self = std::static_pointer_cast<DrainOperation>(shared_from_this());

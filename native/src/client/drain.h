@@ -66,7 +66,7 @@ class DrainOperation final : public Operation {
   static constexpr uint32_t kRoundsMax = 16;
 
   void begin(Lane& lane);
-  void tell_cut(Lane& lane);
+  void report_cut(Lane& lane);
   void drain(Lane& lane);
   bool is_last_of_lease(Context& context) const;
   void sync(Lane& lane);

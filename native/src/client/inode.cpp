@@ -129,7 +129,7 @@ void Inode::bytes_change() noexcept {
 void Inode::note_stamp(const Attributes& known) {
   data_version_ = std::max(data_version_, known.data_version);
   stamp_ = known.data_version >= stamped_from_ ? stamp_of(known, *view_) : 0;
-  told_stamp_ = stamp_;
+  record_stamp_ = stamp_;
   immutable_ = known.is_immutable;
   note_set_ids(known.mode, known.gid);
 }
@@ -179,23 +179,23 @@ bool Inode::commit_with_birth() {
   committing = true;
   in_commit = *now;
   written_ = {};
-  ++birth.told.changes;
-  if ((now->flags & kCommitSize) != 0) birth.told.size = std::max(birth.told.size, now->size);
-  stored_end_ = std::max(stored_end_, birth.told.size);
-  if ((now->flags & kCommitMtime) != 0) birth.told.mtime_ns = now->mtime_ns;
-  const uint64_t version = 1 + uint64_t{birth.told.changes};
+  ++birth.since.changes;
+  if ((now->flags & kCommitSize) != 0) birth.since.size = std::max(birth.since.size, now->size);
+  stored_end_ = std::max(stored_end_, birth.since.size);
+  if ((now->flags & kCommitMtime) != 0) birth.since.mtime_ns = now->mtime_ns;
+  const uint64_t version = 1 + uint64_t{birth.since.changes};
   committed({.ino = ino_,
-             .size = birth.told.size,
+             .size = birth.since.size,
              .data_version = version,
              .change_version = version,
-             .mtime_ns = birth.told.mtime_ns});
+             .mtime_ns = birth.since.mtime_ns});
   return true;
 }
 
 bool Inode::may_lie_inline(uint32_t length_max) const noexcept {
-  return is_unreported() && birth.told.changes == 0 && size_ > 0 && size_ <= length_max &&
+  return is_unreported() && birth.since.changes == 0 && size_ > 0 && size_ <= length_max &&
          (written_.flags & kCommitSize) != 0 && (written_.flags & kCommitKillSuidgid) == 0 &&
-         !committing && writing == 0 && recalling == 0 && error_told_ &&
+         !committing && writing == 0 && recalling == 0 && error_reported_ &&
          pieces_.only_filling(size_) != nullptr;
 }
 
@@ -226,21 +226,21 @@ void Inode::give_back(const Written& written) {
 }
 
 void Inode::fail(int error) noexcept {
-  if (!error_told_) return;  // the first error is not reported yet
+  if (!error_reported_) return;  // the first error is not reported yet
   error_ = error;
   ++error_generation_;
-  error_told_ = false;
+  error_reported_ = false;
 }
 
 int Inode::report(uint64_t& seen) noexcept {
   if (seen == error_generation_) return 0;
   seen = error_generation_;
-  error_told_ = true;
+  error_reported_ = true;
   return error_;
 }
 
 uint64_t Inode::error_seen_at_open() const noexcept {
-  return error_told_ ? error_generation_ : error_generation_ - 1;
+  return error_reported_ ? error_generation_ : error_generation_ - 1;
 }
 
 std::vector<std::shared_ptr<void>> Inode::take_waiters() {
@@ -254,7 +254,7 @@ std::vector<std::shared_ptr<void>> Inode::take_waiters() {
 
 bool Inode::busy() const noexcept {
   return handles > 0 || committing || written_.flags != 0 || !pieces_.empty() || watched ||
-         !error_told_ || pieces_.unsynced() || asking.is_under_way() || writing != 0 ||
+         !error_reported_ || pieces_.unsynced() || asking.is_under_way() || writing != 0 ||
          cuts.unreported() || cuts.pauses != 0;
 }
 

@@ -91,11 +91,11 @@ class Inode {
   // again.
   void bytes_change() noexcept;
   void forget_stamp() noexcept { stamp_ = 0; }
-  // Of the record that was told last, leased or not.
-  uint64_t told_stamp() const noexcept { return told_stamp_; }
+  // The stamp of the newest record that was received, leased or not.
+  uint64_t record_stamp() const noexcept { return record_stamp_; }
   bool is_immutable() const noexcept { return immutable_; }
 
-  std::atomic<bool> lost_told{false};  // the log has it that an object of this inode is lost
+  std::atomic<bool> loss_logged{false};  // the log has it that an object of this inode is lost
 
   // ---- written and not committed: LOCKED ----
   // kill: kCommitKill*. True when the file grew.
@@ -119,9 +119,9 @@ class Inode {
   bool may_be_cut(uint64_t size) const noexcept;
   void cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Actions& actions);
   // The question to be put, if there is one and none is under way.
-  std::optional<Event> tell_cut();
+  std::optional<Event> report_cut();
   // It was answered: by what the file is now, or an error.
-  void cut_told(const Attributes& attributes, FileView view, Actions& actions);
+  void cut_reported(const Attributes& attributes, FileView view, Actions& actions);
   void cut_failed(int error, Clock::time_point now, Actions& actions);
 
   // ---- a file that lanes made: LOCKED ----
@@ -130,7 +130,7 @@ class Inode {
   struct Birth {
     bool untaken = false;
     bool time_set = false;  // by a setting, which is told behind it
-    names::BirthSince told{};
+    names::BirthSince since{};
   };
   Birth birth;
   // Size and time that were written are told with the birth, as if the metaserver had been asked
@@ -187,7 +187,8 @@ class Inode {
   // one that waited for the metaserver with a page locked would stop the very invalidation that the
   // return waits for; they leave nothing in the kernel's pages.
   uint32_t recalling = 0;
-  bool passed = false;  // something went on under it, or waited for the lease when it was recalled
+  // Reads or writes went on while the lease was recalled, or waited for it then and go on.
+  bool used_during_recall = false;
   // Operations that wait until Python has got a lease; each looks again what it has when woken.
   // Questions are counted: the answer to one that was begun before an operation may be too old.
   struct Waiter {
@@ -214,7 +215,7 @@ class Inode {
   uint32_t writing = 0;
   std::vector<std::shared_ptr<Operation>> writing_waiters;
 
-  // ---- errors, the first kept and told once to each handle: LOCKED ----
+  // ---- errors, the first kept and reported once to each handle: LOCKED ----
   void fail(int error) noexcept;
   int report(uint64_t& seen) noexcept;
   uint64_t error_seen_at_open() const noexcept;
@@ -293,7 +294,7 @@ class Inode {
   void other_objects(Actions& actions);         // LOCKED
   void cut_ended(int error, Actions& actions);  // LOCKED
   // LOCKED: a view of the same objects as they were before what is known. (Of one epoch the last
-  // one told counts.)
+  // one received counts.)
   bool is_older(const FileView& view) const noexcept {
     return view_ && view_->file_id == view.file_id && view.truncate_epoch < view_->truncate_epoch;
   }
@@ -307,14 +308,14 @@ class Inode {
   uint64_t change_version_ = 0;
   uint64_t data_version_ = 0;
   uint64_t stamp_ = 0;
-  uint64_t told_stamp_ = 0;
+  uint64_t record_stamp_ = 0;
   bool immutable_ = false;
   uint64_t stamped_from_ = 0;  // the first data version that has a stamp
   PieceTable pieces_;
   Written written_{};
   int error_ = 0;
   uint64_t error_generation_ = 0;
-  bool error_told_ = true;
+  bool error_reported_ = true;
 };
 
 using InodePtr = std::shared_ptr<Inode>;

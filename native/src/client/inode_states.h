@@ -17,15 +17,16 @@
 // Every other boolean of Inode is a flag that any state may have, and any other flag beside it:
 //
 // - committing: a commit is under way; written bytes, a close, or a recall may need it.
-// - passed: reads or writes went on since the lease was reported last, recalled or not.
+// - used_during_recall: since Python set the lease last, reads or writes went on under a recalled
+// one.
 // - is_fetching: the first OPEN is fetching bytes. An interrupted one goes on fetching when its
 //   handle is closed, so the next OPEN may make the file a probe as well.
 // - is_probe: the file's READs are counted until its next close.
 // - watched: a lane looks after the age of the pieces, until none is left.
 // - sync_watched: a lane will sync what targets hold, until nothing is unsynced.
-// - lost_told: the log says that an object is lost; it is never taken back.
+// - loss_logged: the log says that an object is lost; it is never taken back.
 // - is_immutable(): the newest attributes say so.
-// - error_told_: no error waits to be reported; the error itself stays for other handles.
+// - error_reported_: no error waits to be reported; the error itself stays for other handles.
 #pragma once
 #include <cstdint>
 

@@ -137,15 +137,15 @@ std::optional<names::BirthSince> Inodes::birth_take(uint64_t ino, bool spare_ope
   if (!inode) return names::BirthSince{};
   const std::scoped_lock lock(inode->mu());
   Inode::Birth& birth = inode->birth;
-  if (spare_open && birth.untaken && birth.told.is_open) return std::nullopt;
+  if (spare_open && birth.untaken && birth.since.is_open) return std::nullopt;
   birth.untaken = false;
-  if (!birth.told.is_open) inode->lease &= ~kLeaseDataExclusive;  // as CLOSE does
-  names::BirthSince told = birth.told;
-  birth.told.inline_bytes.clear();
-  return told;
+  if (!birth.since.is_open) inode->lease &= ~kLeaseDataExclusive;  // as CLOSE does
+  names::BirthSince since = birth.since;
+  birth.since.inline_bytes.clear();
+  return since;
 }
 
-void Inodes::births_told(std::span<const uint64_t> inos) {
+void Inodes::creations_reported(std::span<const uint64_t> inos) {
   for (const uint64_t ino : inos) {
     const InodePtr inode = find(ino);
     if (!inode) continue;

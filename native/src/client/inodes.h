@@ -66,7 +66,7 @@ class Inodes {
   // is taken.
   std::optional<names::BirthSince> birth_take(uint64_t ino, bool spare_open);
   // The metaserver has been told of these files as they are: nothing more can come along with that.
-  void births_told(std::span<const uint64_t> inos);
+  void creations_reported(std::span<const uint64_t> inos);
 
   // Whether lanes may cut the file by themselves, which they may not as long as anybody paused it.
   enum class CutState : uint8_t { kUnknown, kReported, kUnreported };

@@ -171,7 +171,7 @@ void Lane::answered(Call* call, Status status) {
       call->status = Status::kStaleTruncateEpoch;
       return finished(call);
     }
-    tell_lost(*call);
+    log_loss(*call);
   }
   switch (outcome_of(call->op, status)) {
     case Outcome::kTell:
@@ -190,9 +190,9 @@ void Lane::answered(Call* call, Status status) {
   rest(call);
 }
 
-void Lane::tell_lost(const Call& call) {
+void Lane::log_loss(const Call& call) {
   if (call.op == Op::kCopy) return;  // the lost object may be the source
-  if (call.inode->lost_told.exchange(true)) return;
+  if (call.inode->loss_logged.exchange(true)) return;
   context_.events().log(
       LogLevel::kError, call.inode->ino(),
       "target " + std::to_string(call.target) + " has lost what it held of stripe " +

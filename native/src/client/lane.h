@@ -134,7 +134,7 @@ class Lane {
   };
 
   void ask_for_view(const Call& call);
-  void tell_lost(const Call& call);
+  void log_loss(const Call& call);
   Clock::time_point deadline_after(Clock::time_point now) const noexcept;
   void route(Call* call);
   void rest(Call* call);

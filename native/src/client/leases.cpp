@@ -33,7 +33,7 @@ Leases::Change Leases::put(Inode& inode, uint32_t flags, uint32_t recalling) {
   change.loses_cut = ((flags | recalling) & kLeaseDataExclusive) == 0 && inode.cuts.unreported();
   if ((flags & kLeaseData) == 0) inode.forget_stamp();
   if (recalling != 0) change.waiting = inode.take_asking();
-  change.passed = std::exchange(inode.passed, !change.waiting.empty());
+  change.used_during_recall = std::exchange(inode.used_during_recall, !change.waiting.empty());
   return change;
 }
 

@@ -40,8 +40,9 @@ class Leases {
   static std::vector<Inode::Waiter> answered(Inode& inode, int error);
 
   struct Change {
-    // Something passed since the lease changed last, whose pages the notifier may be about to drop.
-    bool passed = false;
+    // Reads or writes went on under the recalled lease since it changed last, and the notifier may
+    // be about to drop their pages.
+    bool used_during_recall = false;
     // The file was cut here and the metaserver has not been told: it would cut what others write.
     bool loses_cut = false;
     std::vector<Inode::Waiter> waiting{};  // look again

@@ -49,7 +49,7 @@ bool OpenFiles::born(uint64_t ino, int64_t mtime_ns, const fuse::NewHandle& hand
   const InodePtr inode = inodes_.find(ino);
   const std::scoped_lock lock(inode->mu());
   inode->size_limit = handle.size_limit;
-  inode->birth = {.untaken = true, .told = {.mtime_ns = mtime_ns}};
+  inode->birth = {.untaken = true, .since = {.mtime_ns = mtime_ns}};
   const bool may_come_along = commits_.inline_length_max() != 0 && !reads_only;
   inode->inlining = may_come_along ? Inlining::kPossible : Inlining::kNo;
   return enter({.fh = handle.fh,
@@ -160,7 +160,7 @@ bool OpenFiles::closed_locked(const Handle& handle) {
     probe_closed_(inode.probed_bytes, inode.size());
   if (inode.birth.untaken && handle.local_open == LocalOpen::kCreated) {
     // Python never learns of this handle.
-    inode.birth.told.is_open = false;
+    inode.birth.since.is_open = false;
     return false;
   }
   if (!handle.is_local()) return true;

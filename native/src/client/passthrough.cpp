@@ -2,18 +2,18 @@
 
 namespace braidfs::client {
 
-using fuse::Passing;
+using fuse::PassthroughChoice;
 
-Passing Passthrough::opened(const Opened& opened) {
+PassthroughChoice Passthrough::opened(const Opened& opened) {
   const std::scoped_lock lock(mu_);
   const auto known = inodes_.find(opened.file.ino);
   if (known != inodes_.end()) {
     Entry& entry = known->second;
     if (entry.id == 0) return enter(entry, opened);
-    if (!opened.is_certain) return {.way = Passing::Way::kAsk};
+    if (!opened.is_certain) return {.way = PassthroughChoice::Way::kUpcall};
     if (opened.is_immutable && opened.file.stamp == entry.file.stamp) return enter(entry, opened);
     ++stale_;
-    return {.way = Passing::Way::kStale};
+    return {.way = PassthroughChoice::Way::kStale};
   }
   Entry entry;
   const bool may_pass =
@@ -45,13 +45,13 @@ void Passthrough::note(Entry& entry) {
                              .kind = OpenRecord::Kind::kBacking});
 }
 
-Passing Passthrough::enter(Entry& entry, const Opened& opened) {
+PassthroughChoice Passthrough::enter(Entry& entry, const Opened& opened) {
   if (!handles_.emplace(opened.fh, opened.file.ino).second) return {};
   ++entry.handles;
   if (entry.id == 0) return {};
   ++opens_;
-  ++passing_;
-  return {.way = Passing::Way::kByItself, .backing = entry.id};
+  ++handles_with_backing_;
+  return {.way = PassthroughChoice::Way::kPassthrough, .backing = entry.id};
 }
 
 void Passthrough::closed(uint64_t fh) {
@@ -61,7 +61,7 @@ void Passthrough::closed(uint64_t fh) {
   const auto known = inodes_.find(handle->second);
   handles_.erase(handle);
   Entry& entry = known->second;
-  if (entry.id != 0) --passing_;
+  if (entry.id != 0) --handles_with_backing_;
   if (--entry.handles > 0) return;
   if (entry.id != 0) {
     record_.drop(entry.noted);  // before the close: the record never names an id that is closed
@@ -87,7 +87,7 @@ void Passthrough::adopt(const std::vector<Backing>& backings,
     entry.id = backing.id;
     entry.file = {.ino = backing.ino, .stamp = backing.stamp};
     note(entry);
-    passing_ += entry.handles;
+    handles_with_backing_ += entry.handles;
   }
 }
 
@@ -103,7 +103,7 @@ std::vector<Passthrough::Backing> Passthrough::backings() {
 std::vector<std::pair<std::string, uint64_t>> Passthrough::counters() {
   const std::scoped_lock lock(mu_);
   return {{"passthrough_opens", opens_},
-          {"passthrough_handles", passing_},
+          {"passthrough_handles", handles_with_backing_},
           {"passthrough_stale", stale_},
           {"passthrough_failures", failures_}};
 }

@@ -56,7 +56,7 @@ class Passthrough {
   Passthrough(cache::Copies* copies, OpenRecord& record, BackingCalls calls)
       : copies_(copies), record_(record), calls_(std::move(calls)) {}
 
-  fuse::Passing opened(const Opened& opened);
+  fuse::PassthroughChoice opened(const Opened& opened);
   void closed(uint64_t fh);
 
   // Takes over what the kernel has open since the process before this one. `handles` are pairs of a
@@ -79,7 +79,7 @@ class Passthrough {
   // These need mu_.
   bool begin(Entry& entry, const Opened& opened);
   void note(Entry& entry);
-  fuse::Passing enter(Entry& entry, const Opened& opened);
+  fuse::PassthroughChoice enter(Entry& entry, const Opened& opened);
 
   cache::Copies* const copies_;
   OpenRecord& record_;
@@ -87,7 +87,7 @@ class Passthrough {
   std::mutex mu_;
   std::unordered_map<uint64_t, Entry> inodes_;      // guarded by mu_; those that have handles
   std::unordered_map<uint64_t, uint64_t> handles_;  // guarded by mu_; the inode of each handle
-  uint64_t opens_ = 0, stale_ = 0, failures_ = 0, passing_ = 0;  // guarded by mu_
+  uint64_t opens_ = 0, stale_ = 0, failures_ = 0, handles_with_backing_ = 0;  // guarded by mu_
 };
 
 }  // namespace braidfs::client

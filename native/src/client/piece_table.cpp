@@ -162,7 +162,7 @@ void PieceTable::send_ready(uint64_t chunk, Actions& actions) {
   for (const PiecePtr& piece : found->second) {
     if (piece->state != PieceState::kQueued || !is_next(*piece, found->second)) continue;
     if (piece->end > bar_) {
-      actions.tell_cut = true;
+      actions.report_cut = true;
       continue;
     }
     piece->state = PieceState::kInFlight;

@@ -44,9 +44,9 @@ struct Actions {
   std::vector<std::shared_ptr<PieceWaiter>> given_up;  // by trim(); they get given_up_error
   int given_up_error = 0;
   // Something waits until the metaserver knows where the file was cut (cuts.h).
-  bool tell_cut = false;
+  bool report_cut = false;
   bool empty() const noexcept {
-    return send.empty() && proceed.empty() && given_up.empty() && !tell_cut;
+    return send.empty() && proceed.empty() && given_up.empty() && !report_cut;
   }
 };
 

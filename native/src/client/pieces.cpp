@@ -114,11 +114,11 @@ int conclude(Context& context, Inode& inode, const PiecePtr& piece, const Call& 
 }
 
 // Reports a cut of the file to the metaserver, if there is one and no report is under way.
-void tell_cut(Inode& inode, EventQueue& events) {
+void report_cut(Inode& inode, EventQueue& events) {
   std::optional<Event> event;
   {
     const std::scoped_lock lock(inode.mu());
-    event = inode.tell_cut();
+    event = inode.report_cut();
   }
   if (event) events.put(std::move(*event));
 }
@@ -149,7 +149,7 @@ void Piece::call_done(Lane& lane, Call& call) {
                          "written bytes were lost: status " +
                              std::to_string(static_cast<int>(ended.refusal)) + " from target " +
                              std::to_string(call.target));
-    if (inode->lost_told) context.kernel().invalidate_pages(inode->ino(), begin, end - begin);
+    if (inode->loss_logged) context.kernel().invalidate_pages(inode->ino(), begin, end - begin);
   }
   if (ended.status == Status::kOk) context.memory().hold(inode, self);
   if (watch) lane.sync_later(inode);
@@ -159,7 +159,7 @@ void Piece::call_done(Lane& lane, Call& call) {
 }
 
 void run_actions(Lane& lane, const InodePtr& inode, Actions& actions) {
-  if (actions.tell_cut) tell_cut(*inode, lane.context().events());
+  if (actions.report_cut) report_cut(*inode, lane.context().events());
   for (const auto& waiter : actions.given_up) waiter->piece_done(lane, actions.given_up_error);
   for (const PiecePtr& piece : actions.send) send_piece(lane, inode, piece);
   proceed_all(lane, actions.proceed);
@@ -172,7 +172,7 @@ bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now) {
     const std::scoped_lock lock(inode->mu());
     all = inode->pieces().seal_aged(now, actions);
     const Cuts& cuts = inode->cuts;
-    actions.tell_cut |= cuts.pending != Cuts::kNone && now >= cuts.due;
+    actions.report_cut |= cuts.pending != Cuts::kNone && now >= cuts.due;
     all = all && (cuts.pending == Cuts::kNone || now >= cuts.due);
     if (all) inode->watched = false;
   }

@@ -54,7 +54,7 @@ bool ReadOperation::ask_for_lease(Lane& lane) {
     if (context.leases().holds(inode(), kLeaseData)) return false;
     begin_eof_pages(context);
     if ((inode().recalling & kLeaseData) != 0) {
-      inode().passed = true;
+      inode().used_during_recall = true;
       return false;
     }
     if (request_ != 0 && inode().asking.ended >= request_) {

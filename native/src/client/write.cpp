@@ -307,7 +307,7 @@ Mode begin_write(Context& context, Inode& inode, const fuse::WriteRequest& reque
   const bool own = context.leases().holds(inode, kLeaseDataExclusive);
   if (!own && (inode.recalling & kLeaseDataExclusive) == 0) return Mode::kAsk;
   if (grows_too_far(context, inode, request)) return Mode::kTooFar;
-  if (!own) inode.passed = true;
+  if (!own) inode.used_during_recall = true;
   ++inode.writing;
   return own ? Mode::kOwn : Mode::kShared;
 }

@@ -91,14 +91,15 @@ struct Bridge::Message {
 };
 
 Bridge::Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-               const ClosingTable& closing, EofPages& eof_pages, ReadAgain read_again, Pass pass)
+               const ClosingTable& closing, EofPages& eof_pages, ReadAgain read_again,
+               ChoosePassthrough choose)
     : channels_(channels),
       notifier_(notifier),
       observer_(observer),
       closing_(closing),
       eof_pages_(eof_pages),
       read_again_(std::move(read_again)),
-      pass_(std::move(pass)),
+      choose_(std::move(choose)),
       answer_(kAnswerBytesMax + 1) {}
 
 int Bridge::start(std::span<const std::byte> init, net::UniqueFd& python_end) {
@@ -349,7 +350,7 @@ void Bridge::take_answer(std::span<std::byte> answer) {
   if (upcall) {
     if (closing_.holds(upcall->nodeid)) upcall->bits &= ~kUpcallOpenReadOnly;
     improve_open_reply(*upcall, answer);
-    send(*upcall, pass_reply(*upcall, answer, pass_));
+    send(*upcall, apply_choice(*upcall, answer, choose_));
   }
   const std::scoped_lock lock(mu_);
   ++(upcall ? counts_.answers : counts_.unknown);

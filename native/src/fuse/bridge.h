@@ -58,9 +58,10 @@ class Bridge final : public UpcallSink {
   // there is no room.
   using ReadAgain = std::function<bool(const Upcall& read, std::span<const std::byte> opened)>;
 
-  // pass: for files that Python opened (open_reply.h); empty without passthrough.
+  // choose: for files that Python opened (open_reply.h); empty without passthrough.
   Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-         const ClosingTable& closing, EofPages& eof_pages, ReadAgain read_again, Pass pass);
+         const ClosingTable& closing, EofPages& eof_pages, ReadAgain read_again,
+         ChoosePassthrough choose);
   ~Bridge() override { stop(); }
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
@@ -113,7 +114,7 @@ class Bridge final : public UpcallSink {
   const ClosingTable& closing_;
   EofPages& eof_pages_;
   const ReadAgain read_again_;
-  const Pass pass_;
+  const ChoosePassthrough choose_;
   SlotTable slots_;
   std::atomic<uint32_t> calls_{0};
   std::atomic<bool> python_gone_{false};

@@ -56,7 +56,7 @@ fuse_init_out make_reply(const fuse_init_in& in, uint64_t flags,
   out.congestion_threshold = static_cast<uint16_t>(settings.max_background * 3 / 4);
   out.max_write = settings.max_write;
   out.time_gran = 1;
-  if ((flags & kPassthrough) != 0)
+  if ((flags & kHasPassthrough) != 0)
     out.unused[0] = 1;  // max_stack_depth: no files of stacked file systems
   out.max_pages = static_cast<uint16_t>(settings.max_write / kPageSize);
   return out;
@@ -82,7 +82,7 @@ Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settin
     return result;
   }
   uint64_t wanted = kWanted;
-  if (settings.passthrough) wanted |= kPassthrough;
+  if (settings.passthrough) wanted |= kHasPassthrough;
   if (settings.idmap) wanted |= kAllowIdmap;
   if (settings.sealed) wanted &= ~kLocks;
   if (settings.checks_elsewhere)

@@ -44,17 +44,17 @@ void pass_through(fuse_open_out& out, uint32_t backing) noexcept {
   out.padding = backing;
 }
 
-std::span<std::byte> pass_reply(const Upcall& upcall, std::span<std::byte> reply,
-                                const Pass& pass) {
+std::span<std::byte> apply_choice(const Upcall& upcall, std::span<std::byte> reply,
+                                  const ChoosePassthrough& choose) {
   constexpr size_t kAt = sizeof(fuse_out_header);
-  if (!pass || upcall.opcode != FUSE_OPEN || reply.size() != kAt + sizeof(fuse_open_out))
+  if (!choose || upcall.opcode != FUSE_OPEN || reply.size() != kAt + sizeof(fuse_open_out))
     return reply;
   auto out = load<fuse_open_out>(reply.subspan(kAt));
-  const Passing passing = pass(upcall.nodeid, out->fh);
-  if (passing.way == Passing::Way::kByItself) {
-    pass_through(*out, passing.backing);
+  const PassthroughChoice choice = choose(upcall.nodeid, out->fh);
+  if (choice.way == PassthroughChoice::Way::kPassthrough) {
+    pass_through(*out, choice.backing);
     std::memcpy(reply.data() + kAt, &*out, sizeof(*out));
-  } else if (passing.way != Passing::Way::kByRequests) {
+  } else if (choice.way != PassthroughChoice::Way::kByRequests) {
     const fuse_out_header header = answer_header(upcall.unique, ESTALE, 0);
     std::memcpy(reply.data(), &header, sizeof(header));
     return reply.first(kAt);

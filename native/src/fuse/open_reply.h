@@ -24,9 +24,10 @@ fuse_open_out opened(uint64_t fh, bool keeps_pages) noexcept;
 // that.
 void pass_through(fuse_open_out& out, uint32_t backing) noexcept;
 
-// The same for Python's answer to an OPEN, after `pass` has said how that file is read. Returns
+// The same for Python's answer to an OPEN, after `choose` has said how that file is read. Returns
 // what is to be sent in place of the reply.
-using Pass = std::function<Passing(uint64_t nodeid, uint64_t fh)>;
-std::span<std::byte> pass_reply(const Upcall& upcall, std::span<std::byte> reply, const Pass& pass);
+using ChoosePassthrough = std::function<PassthroughChoice(uint64_t nodeid, uint64_t fh)>;
+std::span<std::byte> apply_choice(const Upcall& upcall, std::span<std::byte> reply,
+                                  const ChoosePassthrough& choose);
 
 }  // namespace braidfs::fuse

@@ -17,7 +17,7 @@ static_assert(sizeof(fuse_write_in) == 40 && sizeof(fuse_read_in) == 40);
 
 // Bits of the 64-bit INIT flags (flags | flags2 << 32).
 inline constexpr uint64_t kDirectIoAllowMmap = 1ULL << 36;
-inline constexpr uint64_t kPassthrough = 1ULL << 37;  // Linux 6.9
+inline constexpr uint64_t kHasPassthrough = 1ULL << 37;  // Linux 6.9
 inline constexpr uint64_t kHasResend = 1ULL << 39;
 inline constexpr uint64_t kHasExpireOnly = 1ULL << 35;
 inline constexpr uint64_t kAllowIdmap = 1ULL << 40;  // Linux 6.12

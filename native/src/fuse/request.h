@@ -126,12 +126,12 @@ enum class Sealing : uint8_t {
 
 // How the kernel reads through a handle that it is about to get
 // (docs/decisions/0041-passthrough.md).
-struct Passing {
+struct PassthroughChoice {
   enum class Way : uint8_t {
     kByRequests,
-    kByItself,  // from the backing file
-    kAsk,       // Python decides; the handle is closed
-    kStale,     // its bytes differ from those of the open handles; it is closed
+    kPassthrough,  // from the backing file
+    kUpcall,       // Python decides; the handle is closed
+    kStale,        // its bytes differ from those of the open handles; it is closed
   };
   Way way = Way::kByRequests;
   uint32_t backing = 0;
@@ -195,7 +195,10 @@ class DataHandler {
 
   // The kernel is about to get this handle; nothing may fail after this call. Called only if the
   // mount has passthrough. ANY THREAD.
-  virtual Passing pass(uint64_t /*ino*/, uint64_t /*fh*/, Sealing /*sealing*/) { return {}; }
+  virtual PassthroughChoice choose_passthrough(uint64_t /*ino*/, uint64_t /*fh*/,
+                                               Sealing /*sealing*/) {
+    return {};
+  }
 
   // Whether lanes know of newer size or times of this file than Python and the tables. ANY THREAD.
   virtual bool is_ahead(uint64_t /*ino*/) { return false; }

@@ -130,10 +130,10 @@ int FuseSession::start(DataHandler& data, NameHandler& names,
   root_ino_ = root_ino;
   const int prepared = prepare(loops.size());
   if (prepared != 0) return prepared;
-  Pass pass;
+  ChoosePassthrough choose;
   if (has_passthrough()) {
-    pass = [&data](uint64_t nodeid, uint64_t fh) {
-      return data.pass(nodeid, fh, Sealing::kAsOpened);
+    choose = [&data](uint64_t nodeid, uint64_t fh) {
+      return data.choose_passthrough(nodeid, fh, Sealing::kAsOpened);
     };
   }
   bridge_ = std::make_unique<Bridge>(
@@ -141,7 +141,7 @@ int FuseSession::start(DataHandler& data, NameHandler& names,
       [this](const Upcall& read, std::span<const std::byte> body) {
         return read_again(read, body);
       },
-      std::move(pass));
+      std::move(choose));
   const int bridged = bridge_->start(upcall_init(negotiated_), python_end);
   return bridged != 0 ? bridged : attach_lanes(data, names, loops, *bridge_);
 }

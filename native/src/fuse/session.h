@@ -43,7 +43,7 @@ class FuseSession final : public Replier {
 
   // Before start(): the kernel may read files of other file systems by itself.
   void use_passthrough() noexcept { settings_.passthrough = true; }
-  bool has_passthrough() const noexcept { return (negotiated_.flags & kPassthrough) != 0; }
+  bool has_passthrough() const noexcept { return (negotiated_.flags & kHasPassthrough) != 0; }
   // ANY THREAD, after start(). The kernel's id of this open file, or -errno.
   int backing_open(int file) noexcept;
   void backing_close(uint32_t id) noexcept;

@@ -49,7 +49,7 @@ AttributeTable::Clock::time_point AttributeTable::end_of(const Slot& slot) const
   return slot.leased ? std::max(slot.until, lease) : slot.until;
 }
 
-bool AttributeTable::is_believed(const Slot* slot, Clock::time_point now) const noexcept {
+bool AttributeTable::is_valid(const Slot* slot, Clock::time_point now) const noexcept {
   return slot != nullptr && end_of(*slot) > now;
 }
 
@@ -119,7 +119,7 @@ std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t node
                                                      Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
   Slot* held = find(ino);
-  if (!is_believed(held, now)) return std::nullopt;
+  if (!is_valid(held, now)) return std::nullopt;
   held->used_at = now;
   if (!held->leased && !S_ISDIR(field<uint32_t>(held->record, kMode))) return std::nullopt;
   answered_.fetch_add(1, std::memory_order_relaxed);
@@ -137,7 +137,7 @@ std::optional<bool> AttributeTable::is_immutable(uint64_t ino, Clock::time_point
 std::optional<uint64_t> AttributeTable::parent(uint64_t directory, Clock::time_point now) {
   const std::scoped_lock lock(mutex(directory));
   const Slot* held = find(directory);
-  if (!is_believed(held, now)) return std::nullopt;
+  if (!is_valid(held, now)) return std::nullopt;
   return field<uint64_t>(held->record, kParent);
 }
 
@@ -154,7 +154,7 @@ fuse_attr_out AttributeTable::answer_of(const Slot& slot, uint64_t nodeid,
 }
 
 bool AttributeTable::is_plain_file(const Slot* slot, Clock::time_point now) const noexcept {
-  return is_believed(slot, now) && slot->leased && S_ISREG(field<uint32_t>(slot->record, kMode)) &&
+  return is_valid(slot, now) && slot->leased && S_ISREG(field<uint32_t>(slot->record, kMode)) &&
          field<uint32_t>(slot->record, kFlags) == 0 &&
          field<uint32_t>(slot->record, kXattrCount) == 0;
 }
@@ -162,7 +162,7 @@ bool AttributeTable::is_plain_file(const Slot* slot, Clock::time_point now) cons
 bool AttributeTable::touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
   Slot* held = find(ino);
-  if (!is_believed(held, now) || !held->leased) return false;
+  if (!is_valid(held, now) || !held->leased) return false;
   const auto mode = field<uint32_t>(held->record, kMode);
   const bool plain = field<uint32_t>(held->record, kXattrCount) == 0 &&
                      field<uint32_t>(held->record, kFlags) == 0 && (mode & S_ISGID) == 0;
@@ -211,7 +211,7 @@ AttributeTable::Locked::Locked(AttributeTable& table, uint64_t one, uint64_t two
 }
 
 bool AttributeTable::is_unprotected(const Slot* slot, Clock::time_point now) const noexcept {
-  return is_believed(slot, now) && slot->leased && field<uint32_t>(slot->record, kFlags) == 0;
+  return is_valid(slot, now) && slot->leased && field<uint32_t>(slot->record, kFlags) == 0;
 }
 
 bool AttributeTable::may_change_names(uint64_t directory, Clock::time_point now) noexcept {
@@ -246,7 +246,7 @@ Record AttributeTable::removed(Record record, int64_t time_ns) noexcept {
 bool AttributeTable::has_no_xattrs(uint64_t ino, Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
   const Slot* held = find(ino);
-  if (!is_believed(held, now) || field<uint32_t>(held->record, kXattrCount) != 0) return false;
+  if (!is_valid(held, now) || field<uint32_t>(held->record, kXattrCount) != 0) return false;
   answered_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }

@@ -170,7 +170,7 @@ class AttributeTable {
   }
   Slot& place(uint64_t ino, Clock::time_point now) noexcept;
   Clock::time_point end_of(const Slot& slot) const noexcept;
-  bool is_believed(const Slot* slot, Clock::time_point now) const noexcept;
+  bool is_valid(const Slot* slot, Clock::time_point now) const noexcept;
   bool is_plain_file(const Slot* slot, Clock::time_point now) const noexcept;
   fuse_attr_out answer_of(const Slot& slot, uint64_t nodeid, Clock::time_point now) const noexcept;
   bool is_unprotected(const Slot* slot, Clock::time_point now) const noexcept;

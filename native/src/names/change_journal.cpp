@@ -111,7 +111,7 @@ bool ChangeJournal::take_room() noexcept {
   return false;
 }
 
-void ChangeJournal::changes_told(size_t count) noexcept {
+void ChangeJournal::changes_reported(size_t count) noexcept {
   size_t unreported = unreported_.load();
   while (!unreported_.compare_exchange_weak(unreported, unreported - std::min(count, unreported))) {
   }

@@ -136,7 +136,7 @@ class ChangeJournal {
   // Reserves room for a change other than a birth. False: too many are not answered yet.
   bool take_room() noexcept;
   // The metaserver answered this many of them: their room is free again.
-  void changes_told(size_t count) noexcept;
+  void changes_reported(size_t count) noexcept;
 
   uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
   uint64_t removal_count() const noexcept { return removal_count_.load(std::memory_order_relaxed); }

@@ -119,7 +119,7 @@ class Names final : public fuse::NameHandler {
   bool with_room(Make make) {
     if (!journal_.take_room()) return false;
     if (make()) return true;
-    journal_.changes_told(1);  // frees the room
+    journal_.changes_reported(1);  // frees the room
     return false;
   }
   void push(Change change);

@@ -9,7 +9,7 @@
 namespace braidfs::names {
 
 using fuse::Opening;
-using fuse::Passing;
+using fuse::PassthroughChoice;
 
 // An OPEN for reading of a file that Python keeps open or that is known by its directory's grant.
 // Its bytes are leased, so the kernel's pages are right if they were read since then.
@@ -26,10 +26,11 @@ bool Names::open(const fuse::RequestHead& head, uint32_t open_flags) {
   if (may_be_fetched && file_bytes_.fetch_opened(lane, head, fh)) return true;
   fuse_open_out out = fuse::opened(fh, opening == Opening::kKeepsPages);
   if (facts_.has_passthrough) {
-    const Passing passing = file_bytes_.pass(ino, fh, known().sealing(ino, Clock::now()));
-    if (passing.way == Passing::Way::kByItself) fuse::pass_through(out, passing.backing);
-    if (passing.way == Passing::Way::kAsk) return false;
-    if (passing.way == Passing::Way::kStale) {
+    const PassthroughChoice choice =
+        file_bytes_.choose_passthrough(ino, fh, known().sealing(ino, Clock::now()));
+    if (choice.way == PassthroughChoice::Way::kPassthrough) fuse::pass_through(out, choice.backing);
+    if (choice.way == PassthroughChoice::Way::kUpcall) return false;
+    if (choice.way == PassthroughChoice::Way::kStale) {
       reply_error(head, ESTALE);
       return true;
     }

@@ -20,7 +20,7 @@ constexpr size_t kCommitHead = 24;
 
 class Inline : public testing::Test {
  protected:
-  Inline() : rig_({.targets = 1}) { rig_.core->inline_births(kMost); }
+  Inline() : rig_({.targets = 1}) { rig_.core->inline_length(kMost); }
 
   void bear(uint32_t flags = O_WRONLY) {
     ASSERT_TRUE(
@@ -123,7 +123,7 @@ TEST_F(Inline, OnceToldItIsAFileAsAny) {
   take();
   rig_.write(Rig::kFh, 0, pattern(100, 1));
   const uint64_t ino = Rig::kIno;
-  rig_.core->births_told(std::span(&ino, 1));
+  rig_.core->creations_reported(std::span(&ino, 1));
   EXPECT_EQ(rig_.flush(Rig::kFh), 0);
   EXPECT_EQ(writes(), 1u);
   EXPECT_EQ(rig_.commits().size(), 1u);

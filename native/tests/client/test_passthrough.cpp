@@ -20,7 +20,7 @@ namespace braidfs::client {
 namespace {
 
 namespace fs = std::filesystem;
-using Way = fuse::Passing::Way;
+using Way = fuse::PassthroughChoice::Way;
 
 constexpr uint64_t kSize = 5 << 20;
 constexpr uint64_t kIno = 7;
@@ -102,9 +102,9 @@ class PassthroughTable : public ::testing::Test {
 TEST_F(PassthroughTable, HandlesOfAFileShareWhatIsBehind) {
   copied(kIno, 5);
   const auto first = table_->opened(file(1));
-  EXPECT_EQ(first.way, Way::kByItself);
+  EXPECT_EQ(first.way, Way::kPassthrough);
   const auto second = table_->opened(file(2));
-  EXPECT_EQ(second.way, Way::kByItself);
+  EXPECT_EQ(second.way, Way::kPassthrough);
   EXPECT_EQ(first.backing, second.backing);
   EXPECT_EQ(rows(), 1u);
   table_->closed(1);
@@ -127,7 +127,7 @@ TEST_F(PassthroughTable, WhatIsReadByRequestsStaysSo) {
   EXPECT_EQ(table_->opened(file(3)).way, Way::kByRequests);
   table_->closed(2);
   table_->closed(3);
-  EXPECT_EQ(table_->opened(file(4)).way, Way::kByItself);
+  EXPECT_EQ(table_->opened(file(4)).way, Way::kPassthrough);
 }
 
 TEST_F(PassthroughTable, OnlyWhatIsSurePassesThrough) {
@@ -144,22 +144,22 @@ TEST_F(PassthroughTable, OnlyWhatIsSurePassesThrough) {
     EXPECT_EQ(table_->opened(opened).way, Way::kByRequests);
     table_->closed(opened.fh);
   }
-  EXPECT_EQ(table_->opened(file(6)).way, Way::kByItself);
+  EXPECT_EQ(table_->opened(file(6)).way, Way::kPassthrough);
 }
 
 TEST_F(PassthroughTable, OtherBytesAreStaleUntilTheOldOnesAreClosed) {
   copied(kIno, 5);
-  EXPECT_EQ(table_->opened(file(1)).way, Way::kByItself);
+  EXPECT_EQ(table_->opened(file(1)).way, Way::kPassthrough);
   auto is_mutable = file(2);
   is_mutable.is_immutable = false;
   EXPECT_EQ(table_->opened(is_mutable).way, Way::kStale);
   EXPECT_EQ(table_->opened(file(3, 6)).way, Way::kStale);
   auto unsure = file(4);
   unsure.is_certain = false;
-  EXPECT_EQ(table_->opened(unsure).way, Way::kAsk);
+  EXPECT_EQ(table_->opened(unsure).way, Way::kUpcall);
   auto direct = file(5);
   direct.is_direct = true;  // must pass through like the others
-  EXPECT_EQ(table_->opened(direct).way, Way::kByItself);
+  EXPECT_EQ(table_->opened(direct).way, Way::kPassthrough);
   table_->closed(5);
   for (const uint64_t fh : {2, 3, 4}) table_->closed(fh);  // were never entered
   EXPECT_EQ(ids_.size(), 1u);
@@ -179,16 +179,16 @@ TEST_F(PassthroughTable, WhatTheKernelRefusesIsReadByRequests) {
 TEST_F(PassthroughTable, TheNextProcessGoesOnWithThem) {
   copied(kIno, 5);
   copied(8, 5);
-  const auto passing = table_->opened(file(1));
+  const auto choice = table_->opened(file(1));
   EXPECT_EQ(table_->opened(file(2, 5, 9)).way, Way::kByRequests);
   const auto handed = table_->backings();
   ASSERT_EQ(handed.size(), 1u);
-  EXPECT_EQ(handed[0].id, passing.backing);
+  EXPECT_EQ(handed[0].id, choice.backing);
   table_ = make();
   ids_.insert(77);
   table_->adopt({handed[0], {.ino = 8, .id = 77, .stamp = 5}}, {{1, kIno}, {2, 9}});
   EXPECT_FALSE(ids_.contains(77));  // nobody has it open any more
-  EXPECT_EQ(table_->opened(file(3)).backing, passing.backing);
+  EXPECT_EQ(table_->opened(file(3)).backing, choice.backing);
   EXPECT_EQ(table_->opened(file(4, 6)).way, Way::kStale);
   EXPECT_EQ(table_->opened(file(5, 5, 9)).way, Way::kByRequests);
   EXPECT_EQ(rows(), 2u);  // one of them of the process before

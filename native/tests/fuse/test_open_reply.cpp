@@ -31,17 +31,18 @@ Upcall upcall(uint32_t opcode) {
   return call;
 }
 
-Pass answers(Passing passing) {
-  return [passing](uint64_t nodeid, uint64_t fh) {
+ChoosePassthrough answers(PassthroughChoice choice) {
+  return [choice](uint64_t nodeid, uint64_t fh) {
     EXPECT_EQ(nodeid, 7u);
     EXPECT_EQ(fh, 9u);
-    return passing;
+    return choice;
   };
 }
 
 TEST(OpenReply, PassesThroughWithoutWhatTheKernelRefusesBeside) {
   auto reply = opened(FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR | kFopenNoflush | kFopenDirectIo);
-  const auto sent = pass_reply(upcall(FUSE_OPEN), reply, answers({Passing::Way::kByItself, 3}));
+  const auto sent =
+      apply_choice(upcall(FUSE_OPEN), reply, answers({PassthroughChoice::Way::kPassthrough, 3}));
   ASSERT_EQ(sent.size(), sizeof(Reply));
   const auto out = load<fuse_open_out>(sent.subspan(sizeof(fuse_out_header)));
   EXPECT_EQ(out->fh, 9u);
@@ -51,7 +52,8 @@ TEST(OpenReply, PassesThroughWithoutWhatTheKernelRefusesBeside) {
 
 TEST(OpenReply, OtherBytesAreStale) {
   auto reply = opened(FOPEN_KEEP_CACHE);
-  const auto sent = pass_reply(upcall(FUSE_OPEN), reply, answers({.way = Passing::Way::kStale}));
+  const auto sent =
+      apply_choice(upcall(FUSE_OPEN), reply, answers({.way = PassthroughChoice::Way::kStale}));
   ASSERT_EQ(sent.size(), sizeof(fuse_out_header));
   const auto header = load<fuse_out_header>(sent);
   EXPECT_EQ(header->len, sizeof(fuse_out_header));
@@ -61,12 +63,12 @@ TEST(OpenReply, OtherBytesAreStale) {
 
 TEST(OpenReply, StaysAsItIsOtherwise) {
   const auto before = opened(FOPEN_KEEP_CACHE);
-  const auto untouched = [&](uint32_t opcode, size_t size, const Pass& pass) {
+  const auto untouched = [&](uint32_t opcode, size_t size, const ChoosePassthrough& choose) {
     auto reply = before;
-    const auto sent = pass_reply(upcall(opcode), std::span(reply).first(size), pass);
+    const auto sent = apply_choice(upcall(opcode), std::span(reply).first(size), choose);
     return sent.size() == size && reply == before;
   };
-  const Pass nobody = [](uint64_t, uint64_t) -> Passing {
+  const ChoosePassthrough nobody = [](uint64_t, uint64_t) -> PassthroughChoice {
     ADD_FAILURE();
     return {};
   };

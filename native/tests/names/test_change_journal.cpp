@@ -283,7 +283,7 @@ TEST_F(RemovalTest, TooManyThatAreNotAnsweredArePythons) {
     EXPECT_TRUE(names_.journal().take_room());
   }
   EXPECT_TRUE(goes_to_python(unlink(6, "file")));
-  names_.journal().changes_told(1);
+  names_.journal().changes_reported(1);
   EXPECT_EQ(out_header(ask(0, unlink(8, "file"))).error, 0);
 }
 
@@ -429,7 +429,7 @@ TEST_F(MoveTest, WhatWasRefusedChangesNothing) {
   EXPECT_TRUE(goes_to_python(rename(6, "file", "new")));
   EXPECT_EQ(found(8, "file"), kFile);
   EXPECT_EQ(found(10, "new"), 0u);
-  names_.journal().changes_told(1);
+  names_.journal().changes_reported(1);
   EXPECT_EQ(out_header(ask(0, rename(12, "file", "new"))).error, 0);
 }
 

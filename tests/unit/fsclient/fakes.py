@@ -146,7 +146,7 @@ class FakeInodes:
 
     def lease(self, ino: int, flags: int, recalling: int) -> bool:
         self._lanes.leased[ino] = (flags, recalling)
-        return not recalling and ino in self._lanes.passed
+        return not recalling and ino in self._lanes.used_during_recall
 
     def lost(self, ino: int) -> bool:
         self._lanes.forgotten.append(ino)
@@ -214,7 +214,7 @@ class FakeLanes(UnaskedIo):
     cut_pauses: Sequence[int] = ()  # an inode number for each pause
     cuts_done: Sequence[tuple[int, int, int, bool]] = ()
     expired: Sequence[tuple[int, bytes]] = ()
-    passed: frozenset[int] = frozenset()  # their reads and writes go on while a lease is recalled
+    used_during_recall: frozenset[int] = frozenset()  # inodes whose reads and writes go on
 
     def __init__(self) -> None:
         # Each entry has name, inode and cookie.
@@ -338,7 +338,7 @@ class FakeLanes(UnaskedIo):
     def creations_reported(self, inos: Sequence[int]) -> None:
         self.reported_creations = [*self.reported_creations, *inos]
 
-    def changes_told(self, count: int) -> None:
+    def changes_reported(self, count: int) -> None:
         self.removals_answered += count
 
     def attributes_put(self, attributes: bytes, valid_ms: int, leased: bool) -> None:

@@ -76,7 +76,7 @@ async def test_it_is_told_before_a_change_and_a_commit(world: FakeWorld) -> None
     for step in (
         lambda: files.setattr(INO, Change(mode=0o600)),
         lambda: files.commit_written(INO),
-        lambda: files.tell_size(INO),
+        lambda: files.report_size(INO),
     ):
         world.lanes.untold_cuts = {INO}
         await step()

@@ -310,13 +310,13 @@ async def test_whoever_asks_for_a_file_waits_for_its_settings(world: World) -> N
     set_attributes(world, 100)
     settled = False
 
-    async def settle() -> None:
+    async def report() -> None:
         nonlocal settled
-        await world.changes.settle(100)
+        await world.changes.report(100)
         settled = True
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(settle)
+        nursery.start_soon(report)
         await trio.testing.wait_all_tasks_blocked()
         assert len(world.meta.waiting) == 1 and not settled
         world.meta.deliver_all()

@@ -273,7 +273,7 @@ async def test_what_more_is_known_of_some_of_a_page_is_seen_to() -> None:
     assert known is not None and known.attributes is not None
     assert 30 not in world.lanes.believed and 40 not in world.lanes.believed
     assert {10, 20, 50} <= set(world.lanes.believed)
-    assert 50 in inodes.bare and 40 not in inodes.bare
+    assert 50 in inodes.without_xattrs and 40 not in inodes.without_xattrs
 
 
 async def test_one_of_a_page_that_is_newer_than_its_grant_is_held_by_itself() -> None:

@@ -54,9 +54,9 @@ def _histories(states: tuple[RecallState, ...] = ()) -> Iterator[str]:
 def test_these_histories_exist_and_no_others() -> None:
     assert set(_histories()) == {
         "waiting → abandoned",
-        "waiting → telling size → returned",
-        "waiting → telling size → failed → returned",
-        "waiting → telling size → abandoned",
+        "waiting → reporting size → returned",
+        "waiting → reporting size → failed → returned",
+        "waiting → reporting size → abandoned",
         "waiting → masked → forgotten → returned",
         "waiting → masked → failed → returned",
         "waiting → masked → draining → forgotten → returned",
@@ -155,7 +155,7 @@ async def test_a_recall_that_demands_the_size_gives_nothing_up() -> None:
     world = World()
     _writer(world)
     await world.recall(RecallItem(1, 5, 0, 0, 3))
-    assert _ended(world) == ["recall 1 of inode 5: waiting → telling size → returned"]
+    assert _ended(world) == ["recall 1 of inode 5: waiting → reporting size → returned"]
 
 
 async def test_a_second_recall_waits_while_the_first_one_drains(
@@ -316,9 +316,9 @@ async def test_a_size_that_cannot_be_told_is_returned_as_failed(
         await trio.lowlevel.checkpoint()
         raise FsError(Status.EIO)
 
-    monkeypatch.setattr(world.fs.files, "tell_size", told)
+    monkeypatch.setattr(world.fs.files, "report_size", told)
     await world.recall(RecallItem(1, 5, 0, 0, 3))
-    assert _ended(world) == ["recall 1 of inode 5: waiting → telling size → failed → returned"]
+    assert _ended(world) == ["recall 1 of inode 5: waiting → reporting size → failed → returned"]
 
 
 async def test_a_client_that_stops_returns_only_what_it_gave_up(
@@ -343,7 +343,7 @@ async def test_a_client_that_stops_returns_only_what_it_gave_up(
     assert sorted(_ended(world)) == [
         "recall 1 of inode 5: waiting → masked → draining → failed → returned",
         "recall 2 of inode 5: waiting → abandoned",
-        "recall 3 of inode 6: waiting → telling size → abandoned",
+        "recall 3 of inode 6: waiting → reporting size → abandoned",
     ]
     assert [item.recall for item in world.returned] == [1]
 

@@ -213,14 +213,14 @@ async def test_bytes_size_and_pages_leave_at_once(monkeypatch: pytest.MonkeyPatc
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("passed", [False, True])
-async def test_pages_are_waited_for_again_only_where_something_passed(passed: bool) -> None:
+@pytest.mark.parametrize("is_used", [False, True])
+async def test_pages_are_waited_for_again_only_where_requests_went_on(is_used: bool) -> None:
     world = World()
     world.fs.inodes.hold(5)
     world.grant(5, WRITER)
-    world.lanes.passed = frozenset({5} if passed else ())
+    world.lanes.used_during_recall = frozenset({5} if is_used else ())
     await world.recall(RecallItem(1, 5, WRITER, 0, 3))
-    assert world.lanes.barriers == int(passed)
+    assert world.lanes.barriers == int(is_used)
     assert len(world.returned) == 1
 
 

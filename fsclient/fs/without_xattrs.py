@@ -13,15 +13,15 @@ from fscommon.layout.attributes import LEASE_META
 
 from ..leases.holder import Leases
 
-BARE_MAX = 1 << 16
+INODES_MAX = 1 << 16
 
 
-class BareInodes:
-    def __init__(self, leases: Leases, clock: Callable[[], float], believe_s: float) -> None:
-        """believe_s: how long this is valid without leases; 0: not at all."""
+class InodesWithoutXattrs:
+    def __init__(self, leases: Leases, clock: Callable[[], float], valid_s: float) -> None:
+        """valid_s: how long this is known without leases; 0: not at all."""
         self._leases = leases
         self._clock = clock
-        self._believe_s = believe_s
+        self._valid_s = valid_s
         self._seen: dict[int, tuple[int, float]] = {}  # change version; valid until then
 
     def __contains__(self, ino: int) -> bool:
@@ -40,14 +40,14 @@ class BareInodes:
         if not xattr_count and not until:
             self._seen.pop(ino, None)
             return
-        if known is None and len(self._seen) >= BARE_MAX:
+        if known is None and len(self._seen) >= INODES_MAX:
             self._seen.clear()
         self._seen[ino] = (change_version, until)
 
     def note_held(self, ino: int, change_version: int, xattr_count: int) -> None:
         """Like note(), under a lease that is held."""
         known = self._seen.get(ino)
-        if known is None and len(self._seen) >= BARE_MAX:
+        if known is None and len(self._seen) >= INODES_MAX:
             self._seen.clear()
         if known is None or change_version >= known[0]:
             self._seen[ino] = (change_version, 0.0 if xattr_count else inf)
@@ -55,7 +55,7 @@ class BareInodes:
     def _until(self, ino: int) -> float:
         if self._leases.is_on:
             return inf if self._leases.holds(ino, LEASE_META) else 0.0
-        return self._clock() + self._believe_s if self._believe_s else 0.0
+        return self._clock() + self._valid_s if self._valid_s else 0.0
 
     def forget(self, ino: int) -> None:
         self._seen.pop(ino, None)

@@ -201,9 +201,10 @@ class DataConnections:
         stream, hello = await self._greet(node, lane, "rdma")
         token = 0
         try:
-            token, offer = self._cluster.rdma_offer(rail.number, lane)
+            offer = self._cluster.rdma_offer(rail.number, lane)
+            token = offer.token
             with trio.fail_after(RDMA_TIMEOUT_S):
-                answer = await agree(stream, RdmaOffer(offer))
+                answer = await agree(stream, RdmaOffer(offer.description))
             self._cluster.rdma_connect(token, answer.peer)
             return replace(self._detached(stream, hello, node, lane), token=token)
         except BaseException as error:

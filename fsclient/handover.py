@@ -102,7 +102,7 @@ async def leave(
         if isinstance(error, FsError | OSError):
             raise NotHandedError(f"what was written could not be made durable: {error}") from error
         raise
-    fds, agreed = datapath.mounting.hand_over()
+    connection = datapath.mounting.hand_over()
     handles = datapath.mounting.handles()
     await files.locks.leave()
     handed = HandedFiles.of(files, handles, datapath.mounting.backings())
@@ -110,7 +110,7 @@ async def leave(
     def state() -> Handed:
         core = meta.core
         session = HandedSession(core.session, core.incarnation, core.next_id, core.durable)
-        return Handed(0, False, "", 0, tuple(fds), agreed, session, handed)
+        return Handed(0, False, "", 0, tuple(connection.fds), connection.agreed, session, handed)
 
     return state
 
@@ -236,9 +236,8 @@ async def restore(
 ) -> list[int]:
     """Opens again what was open; returns the inodes for which that failed. locks: those that the
     metaserver has for the session, if the former process could not report them."""
-    opened = [(handle.fh, handle.ino) for handle in handed.files.handles]
     # Also the files that cannot be opened again.
-    datapath.mounting.backings_put(handed.files.backings, opened)
+    datapath.mounting.backings_put(handed.files.backings, handed.files.handles)
     lost = await handed.files.restore(files)
     if handed.is_killed:
         for lock in locks:

@@ -21,7 +21,7 @@ from fscommon.native import Datapath
 from fscommon.observe.log import Log
 
 from . import fd_store
-from .fs.handed import HandedFiles, HandedHandle
+from .fs.handed import HandedBacking, HandedFiles, HandedHandle
 from .keeper import DESCRIPTORS_MAX, SOCKET
 
 _ROW: Final = struct.Struct("<QQIIII")  # handle, inode, flags, direct, kind
@@ -67,7 +67,7 @@ class Survival:
         if self._told is None or self._record < 0:
             return
         try:
-            fds, agreed = self._datapath.mounting.share()
+            connection = self._datapath.mounting.share()
         except OSError as error:  # the mount was unmounted meanwhile
             self._log.info("there is no mount left to hold", error=error)
             return
@@ -76,18 +76,18 @@ class Survival:
             "in_background": self._store is None,
             "mountpoint": self._told.mountpoint,
             "root_ino": self._told.root_ino,
-            "agreed": agreed.hex(),
+            "agreed": connection.agreed.hex(),
             "session": session,
         }
         try:
             if self._store is not None:
-                self._store.hold(self._told.version, state, self._record, fds)
+                self._store.hold(self._told.version, state, self._record, connection.fds)
             elif self._keeper is not None:
-                _tell(self._keeper, self._told.version, state, [self._record, *fds])
+                _tell(self._keeper, self._told.version, state, [self._record, *connection.fds])
         except OSError as error:
             self._log.warning("nobody holds this mount if its process is killed", error=error)
         finally:
-            for fd in fds:
+            for fd in connection.fds:
                 os.close(fd)
 
 
@@ -114,7 +114,7 @@ def read_record(fd: int) -> tuple[HandedFiles, tuple[int, ...]]:
     handles: list[HandedHandle] = []
     directories: list[tuple[int, int]] = []
     unclean: list[int] = []
-    backings: list[tuple[int, int, int]] = []
+    backings: list[HandedBacking] = []
     for fh, ino, flags, direct, kind in _rows(fd):
         if kind == _HANDLE:
             handles.append(HandedHandle(fh, ino, flags, bool(direct)))
@@ -123,7 +123,7 @@ def read_record(fd: int) -> tuple[HandedFiles, tuple[int, ...]]:
         elif kind == _UNCLEAN:
             unclean.append(ino)
         elif kind == _BACKING:
-            backings.append((ino, flags, fh))
+            backings.append(HandedBacking(ino, id=flags, stamp=fh))
     files = HandedFiles(tuple(handles), tuple(directories), (), (), (), 0, tuple(backings))
     return files, tuple(unclean)
 

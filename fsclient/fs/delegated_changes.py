@@ -225,8 +225,7 @@ class DelegatedChanges:
             self._shares.told(parent, reply.files, reply.size_limit)
         is_theirs = is_held and self._delegate(parent)
         self._lanes.changes.creations_refuse(reply.uids, reply.gids)
-        given = [(slot.ino, slot.layout, slot.capability) for slot in reply.slots]
-        self._lanes.changes.slots_put(given)
+        self._lanes.changes.slots_put(reply.slots)
         if self.proves_slots:
             self._proofs.update((slot.ino, slot.capability) for slot in reply.slots)
         if not parent:

@@ -8,12 +8,12 @@ end; names are looked up again as needed. Pure but for restore().
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
 from fscommon.errors import FsError
-from fscommon.native_ports import HandleRow
+from fscommon.native_ports import BackingRow, HandleRow
 from fscommon.tasks import open_tasks
 from fscommon.wire.locks import HeldLock, LockRestore
 
@@ -31,10 +31,6 @@ class HandedHandle:
     direct: bool
 
 
-def _handle_of(row: HandleRow) -> HandedHandle:
-    return HandedHandle(row.fh, row.ino, row.open_flags, row.direct)
-
-
 @dataclass(frozen=True, slots=True)
 class HandedLock:
     """A lock. fh: the handle by which it was last taken."""
@@ -43,11 +39,19 @@ class HandedLock:
     fh: int
 
 
+class HandedBacking(NamedTuple):
+    """A file that the kernel reads by itself: its number there, and the stamp of its bytes."""
+
+    ino: int
+    id: int
+    stamp: int
+
+
 @dataclass(frozen=True, slots=True)
 class HandedFiles:
     """directories: handle and inode. leases: inode and bits. departed: inodes without a name and
-    their attribute records. ticket: the last one that was given to a lock. backings: inode, id and
-    stamp of files that the kernel reads by itself."""
+    their attribute records. ticket: the last one that was given to a lock. backings:
+    files that the kernel reads by itself."""
 
     handles: tuple[HandedHandle, ...]
     directories: tuple[tuple[int, int], ...]
@@ -55,11 +59,11 @@ class HandedFiles:
     locks: tuple[HandedLock, ...]
     departed: tuple[tuple[int, bytes], ...]
     ticket: int
-    backings: tuple[tuple[int, int, int], ...] = ()
+    backings: tuple[HandedBacking, ...] = ()
 
     @classmethod
     def of(
-        cls, files: FileSystem, handles: list[HandleRow], backings: list[tuple[int, int, int]]
+        cls, files: FileSystem, handles: list[HandleRow], backings: list[BackingRow]
     ) -> "HandedFiles":
         return cls(
             handles=tuple(
@@ -70,7 +74,7 @@ class HandedFiles:
             locks=tuple(HandedLock(lock, fh) for lock, fh in files.locks.rows()),
             departed=files.inodes.departed_rows(),
             ticket=files.locks.ticket,
-            backings=tuple(backings),
+            backings=tuple(HandedBacking(row.ino, row.id, row.stamp) for row in backings),
         )
 
     @classmethod
@@ -82,7 +86,7 @@ class HandedFiles:
             locks=tuple(HandedLock(HeldLock(**r["lock"]), r["fh"]) for r in raw["locks"]),
             departed=tuple((ino, bytes.fromhex(record)) for ino, record in raw["departed"]),
             ticket=raw["ticket"],
-            backings=tuple((ino, id_, stamp) for ino, id_, stamp in raw.get("backings", ())),
+            backings=tuple(HandedBacking(*row) for row in raw.get("backings", ())),
         )
 
     def opens(self) -> tuple[int, ...]:

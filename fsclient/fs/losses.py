@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Iterable
 
+from fscommon.native_ports import LossRow
+
 LOST_INODES_NAMED = 100  # in one line of the log
 
 
-def tell_losses(losses: Iterable[tuple[int, bool]], log: Callable[[str], None]) -> None:
-    """losses: inodes, each with whether written bytes were lost (else it is only not durable)."""
+def tell_losses(losses: Iterable[LossRow], log: Callable[[str], None]) -> None:
     unsynced = []
-    for ino, is_written in losses:
-        if is_written:
-            log(f"written bytes of inode {ino} are lost: its next fsync or close fails")
+    for loss in losses:
+        if loss.is_written:
+            log(f"written bytes of inode {loss.ino} are lost: its next fsync or close fails")
         else:
-            unsynced.append(ino)
+            unsynced.append(loss.ino)
     if unsynced:
         names = ", ".join(map(str, unsynced[:LOST_INODES_NAMED]))
         more = ", ..." if len(unsynced) > LOST_INODES_NAMED else ""

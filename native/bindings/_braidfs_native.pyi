@@ -172,6 +172,31 @@ class HandleRow:
     @property
     def direct(self) -> bool: ...
 
+class ConnectionRow:
+    """
+    The connection to the kernel; fds: of /dev/fuse, the connection's first; agreed: what was negotiated at INIT.
+    """
+
+    @property
+    def fds(self) -> list[int]: ...
+
+    @property
+    def agreed(self) -> bytes: ...
+
+class BackingRow:
+    """
+    The kernel's number (id) of the file that it reads for an inode; stamp: of its bytes.
+    """
+
+    @property
+    def ino(self) -> int: ...
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def stamp(self) -> int: ...
+
 class MountingPort:
     """The life of the mount, and its hand-over to another process."""
 
@@ -216,12 +241,12 @@ class MountingPort:
     def unanswered(self) -> int:
         """How many requests were read from the kernel and are not answered."""
 
-    def hand_over(self) -> tuple[list[int], bytes]:
+    def hand_over(self) -> ConnectionRow:
         """
-        The descriptors of the connection, which survive exec(2), and what was agreed at INIT. Answers go nowhere afterwards. Raises OSError.
+        The kernel's connection; its descriptors survive exec(2). Answers go nowhere afterwards. Raises OSError.
         """
 
-    def share(self) -> tuple[list[int], bytes]:
+    def share(self) -> ConnectionRow:
         """As hand_over(), for a keeper: this process goes on. Raises OSError."""
 
     def record_make(self) -> int:
@@ -240,18 +265,25 @@ class MountingPort:
         In place of mount(): goes on with the mount of another process. start() has the kernel send again what was left unanswered. Raises OSError, ValueError.
         """
 
-    def backings(self) -> list[tuple[int, int, int]]:
-        """
-        Files that the kernel reads by itself: inode, id, stamp (decision 0041).
-        """
+    def backings(self) -> list[BackingRow]:
+        """Files that the kernel reads by itself (decision 0041)."""
 
-    def backings_put(self, backings: Sequence[tuple[int, int, int]], handles: Sequence[tuple[int, int]]) -> None:
+    def backings_put(self, backings: Sequence[BackingRow], handles: Sequence[HandleRow]) -> None:
         """
-        Before start(): the backings of the former process, and every handle with its inode that the kernel has.
+        Before start(): the backings of the former process, and every handle that the kernel has.
         """
 
     def handles(self) -> list[HandleRow]:
         """All open handles."""
+
+class OfferRow:
+    """An offered queue pair; description: what its peer has to know of it."""
+
+    @property
+    def token(self) -> int: ...
+
+    @property
+    def description(self) -> bytes: ...
 
 class ClusterPort:
     """Nodes, targets, and the connections to them."""
@@ -296,8 +328,8 @@ class ClusterPort:
         Opens an RDMA device. Returns the number of its rail. Raises OSError with a sentence.
         """
 
-    def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]:
-        """A queue pair for a lane: its token and description. Raises OSError."""
+    def rdma_offer(self, rail: int, lane: int) -> OfferRow:
+        """Offers a queue pair for a lane. Raises OSError."""
 
     def session_put(self, session: int) -> None:
         """The session with the metaserver, which lanes name to storage servers."""
@@ -313,6 +345,15 @@ class WrittenRow:
 
     @property
     def flags(self) -> int: ...
+
+class LossRow:
+    """What an inode has lost: written bytes, or that it is durable."""
+
+    @property
+    def ino(self) -> int: ...
+
+    @property
+    def is_written(self) -> bool: ...
 
 class InodesPort:
     """Open files, their handles, and the leases on their bytes."""
@@ -337,10 +378,8 @@ class InodesPort:
         The session was evicted: what was not committed is dropped. True: there was some, and handles learn of it (EIO).
         """
 
-    def all_lost(self) -> list[tuple[int, bool]]:
-        """
-        As lost(), of every inode: (inode, whether bytes were lost and not only durability).
-        """
+    def all_lost(self) -> list[LossRow]:
+        """As lost(), of every inode."""
 
     def asked(self, ino: int, error: int) -> None:
         """Answers an ASK event, after put() and lease(). error: an errno, or 0."""
@@ -556,6 +595,18 @@ class CreationRow:
     @property
     def inline_bytes(self) -> bytes: ...
 
+class SlotRow:
+    """An inode number that a new file may get."""
+
+    @property
+    def ino(self) -> int: ...
+
+    @property
+    def layout(self) -> bytes: ...
+
+    @property
+    def capability(self) -> bytes: ...
+
 class RemovalRow:
     """
     A name that lanes took away; record: attributes of ino as they are since.
@@ -666,10 +717,8 @@ class ChangesPort:
     def entries_undelegate(self, ino: int) -> None:
         """Lanes change no more names in the directory."""
 
-    def slots_put(self, slots: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """
-        Slots for new files: (inode, layout, capability). Raises ValueError beyond 4096.
-        """
+    def slots_put(self, slots: Sequence[SlotRow]) -> None:
+        """Slots for new files. Raises ValueError beyond 4096."""
 
     def creations_refuse(self, uids: Sequence[int], gids: Sequence[int]) -> None:
         """Files of these users and groups are made by upcalls: they have quotas."""

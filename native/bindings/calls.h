@@ -37,6 +37,12 @@ inline nanobind::bytes bytes_of(const std::string& text) {
   return nanobind::bytes(text.data(), text.size());
 }
 
+// What a row of Python's has by this name.
+template <typename T>
+T field_of(nanobind::handle row, const char* name) {
+  return nanobind::cast<T>(row.attr(name));
+}
+
 // Runs `call` without the GIL and gives its result.
 template <typename Call>
 auto unlocked(Call call) {

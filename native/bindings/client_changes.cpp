@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <fcntl.h>
@@ -10,7 +9,6 @@
 #include <array>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -41,6 +39,12 @@ struct CreationRow {
   bool is_open = false;
   uint64_t fh = 0;
   nb::bytes inline_bytes;
+};
+
+struct SlotRow {
+  uint64_t ino = 0;
+  nb::bytes layout;
+  nb::bytes capability;
 };
 
 struct RemovalRow {
@@ -134,15 +138,15 @@ nb::list changes_take(Datapath& path, bool spare_open) {
   return runs;
 }
 
-// (ino, layout, capability) for each.
-void slots_put(Datapath& path,
-               const std::vector<std::tuple<uint64_t, nb::bytes, nb::bytes>>& slots) {
-  const auto text_of = [](const nb::bytes& bytes) {
+void slots_put(Datapath& path, const nb::sequence& slots) {
+  const auto text_of = [](nb::handle row, const char* name) {
+    const auto bytes = field_of<nb::bytes>(row, name);
     return std::string(static_cast<const char*>(bytes.data()), bytes.size());
   };
   std::vector<names::BirthSlot> taken;
-  for (const auto& [ino, layout, capability] : slots) {
-    taken.push_back({ino, text_of(layout), text_of(capability)});
+  for (const nb::handle row : slots) {
+    taken.push_back(
+        {field_of<uint64_t>(row, "ino"), text_of(row, "layout"), text_of(row, "capability")});
   }
   checked(path.journal().slots_put(std::move(taken)), "too many slots");
 }
@@ -167,6 +171,10 @@ void bind_rows(nb::module_& module) {
       .def_ro("is_open", &CreationRow::is_open)
       .def_ro("fh", &CreationRow::fh)
       .def_ro("inline_bytes", &CreationRow::inline_bytes);
+  nb::class_<SlotRow>(module, "SlotRow", "An inode number that a new file may get.")
+      .def_ro("ino", &SlotRow::ino)
+      .def_ro("layout", &SlotRow::layout)
+      .def_ro("capability", &SlotRow::capability);
   nb::class_<RemovalRow>(
       module, "RemovalRow",
       "A name that lanes took away; record: attributes of ino as they are since.")
@@ -221,7 +229,8 @@ void bind_delegation(PortClass<ChangesPort>& type) {
           [](Datapath& path, uint64_t ino) { path.dentries().undelegate(ino); }, "ino"_a,
           "Lanes change no more names in the directory.")
       .def("slots_put", &slots_put, "slots"_a,
-           "Slots for new files: (inode, layout, capability). Raises ValueError beyond 4096.")
+           nb::sig("def slots_put(self, slots: collections.abc.Sequence[SlotRow]) -> None"),
+           "Slots for new files. Raises ValueError beyond 4096.")
       .def(
           "creations_refuse",
           [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {

@@ -37,11 +37,11 @@ int rdma_open(Datapath& path, const std::string& device, uint8_t port, uint8_t g
   return rail;
 }
 
-nb::tuple rdma_offer(Datapath& path, uint32_t rail, uint32_t lane) {
+OfferRow rdma_offer(Datapath& path, uint32_t rail, uint32_t lane) {
   uint64_t token = 0;
   rdma::Peer local;
   const int error = unlocked([&] { return path.rails().offer(rail, lane, token, local); });
-  return offer_tuple(error, token, local);
+  return offer_row(error, token, local);
 }
 
 void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64_t rdma,
@@ -59,6 +59,10 @@ void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64
 }  // namespace
 
 void bind_cluster(nb::module_& module) {
+  nb::class_<OfferRow>(module, "OfferRow",
+                       "An offered queue pair; description: what its peer has to know of it.")
+      .def_ro("token", &OfferRow::token)
+      .def_ro("description", &OfferRow::description);
   PortClass<ClusterPort> type(module, "ClusterPort",
                               "Nodes, targets, and the connections to them.");
   bind_rdma(type.type());
@@ -92,8 +96,7 @@ void bind_cluster(nb::module_& module) {
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a,
            "Opens an RDMA device. Returns the number of its rail. Raises OSError with a sentence.")
       .def("rdma_offer", &rdma_offer, "rail"_a, "lane"_a,
-           nb::sig("def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]"),
-           "A queue pair for a lane: its token and description. Raises OSError.")
+           "Offers a queue pair for a lane. Raises OSError.")
       .def("session_put", &Datapath::session_put, "session"_a,
            "The session with the metaserver, which lanes name to storage servers.");
 }

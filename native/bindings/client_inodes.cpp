@@ -38,6 +38,18 @@ void inode_resize(Datapath& path, const nb::bytes& attributes, const nb::bytes& 
   checked(taken, "a malformed record, or too many inodes");
 }
 
+struct LossRow {
+  uint64_t ino = 0;
+  bool is_written = false;
+};
+
+nb::list all_lost(Datapath& path) {
+  nb::list rows;
+  for (const auto& [ino, is_written] : unlocked([&] { return path.core().inodes_lost(); }))
+    rows.append(LossRow{ino, is_written});
+  return rows;
+}
+
 nb::object written_row(const std::optional<client::Written>& written) {
   return written ? nb::cast(*written) : nb::none();
 }
@@ -60,10 +72,8 @@ void bind_layouts_and_leases(PortClass<InodesPort>& type) {
           ReleaseGil(),
           "The session was evicted: what was not committed is dropped. True: there was some, and "
           "handles learn of it (EIO).")
-      .def(
-          "all_lost",
-          [](Datapath& path) { return unlocked([&] { return path.core().inodes_lost(); }); },
-          "As lost(), of every inode: (inode, whether bytes were lost and not only durability).")
+      .def("all_lost", &all_lost, nb::sig("def all_lost(self) -> list[LossRow]"),
+           "As lost(), of every inode.")
       .def(
           "asked",
           [](Datapath& path, uint64_t ino, int error) { path.core().inode_asked(ino, error); },
@@ -150,6 +160,10 @@ void bind_inodes(nb::module_& module) {
       .def_ro("size", &client::Written::size)
       .def_ro("mtime_ns", &client::Written::mtime_ns)
       .def_ro("flags", &client::Written::flags);
+  nb::class_<LossRow>(module, "LossRow",
+                      "What an inode has lost: written bytes, or that it is durable.")
+      .def_ro("ino", &LossRow::ino)
+      .def_ro("is_written", &LossRow::is_written);
   PortClass<InodesPort> type(module, "InodesPort",
                              "Open files, their handles, and the leases on their bytes.");
   bind_layouts_and_leases(type);

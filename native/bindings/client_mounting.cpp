@@ -3,13 +3,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,6 +19,7 @@ namespace braidfs::bindings {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 using client::Datapath;
+using Backing = client::Passthrough::Backing;
 
 namespace {
 
@@ -29,6 +28,11 @@ struct HandleRow {
   uint64_t ino = 0;
   uint32_t open_flags = 0;
   bool direct = false;
+};
+
+struct ConnectionRow {
+  nb::list fds;
+  nb::bytes agreed;
 };
 
 void mount(Datapath& path, const std::string& mountpoint, const std::string& source,
@@ -51,23 +55,22 @@ nb::dict counters(Datapath& path) {
   return result;
 }
 
-// Descriptors, the connection's first, and what was agreed with the kernel.
-nb::tuple handed_tuple(fuse::FuseSession::Handed& handed) {
+ConnectionRow connection_row(fuse::FuseSession::Handed& handed) {
   nb::list fds;
   for (auto& fd : handed.fds) fds.append(fd.release());
-  return nb::make_tuple(fds, nb::bytes(&handed.agreed, sizeof handed.agreed));
+  return {fds, nb::bytes(&handed.agreed, sizeof handed.agreed)};
 }
 
-nb::tuple hand_over(Datapath& path) {
+ConnectionRow hand_over(Datapath& path) {
   fuse::FuseSession::Handed handed;
   checked(unlocked([&] { return path.hand_over(handed); }));
-  return handed_tuple(handed);
+  return connection_row(handed);
 }
 
-nb::tuple share(Datapath& path) {
+ConnectionRow share(Datapath& path) {
   fuse::FuseSession::Handed handed;
   checked(unlocked([&] { return path.share(handed); }));
-  return handed_tuple(handed);
+  return connection_row(handed);
 }
 
 void take_over(Datapath& path, const std::vector<int>& fds, const nb::bytes& agreed,
@@ -91,21 +94,24 @@ nb::list backings(Datapath& path) {
   nb::list rows;
   client::Passthrough* const passthrough = path.core().passthrough();
   if (passthrough == nullptr) return rows;
-  for (const auto& row : passthrough->backings()) {
-    rows.append(nb::make_tuple(row.ino, row.id, row.stamp));
-  }
+  for (const Backing& row : passthrough->backings()) rows.append(row);
   return rows;
 }
 
-void backings_put(Datapath& path,
-                  const std::vector<std::tuple<uint64_t, uint32_t, uint64_t>>& backings,
-                  const std::vector<std::pair<uint64_t, uint64_t>>& handles) {
-  std::vector<client::Passthrough::Backing> rows;
-  for (const auto& [ino, id, stamp] : backings) rows.push_back({ino, id, stamp});
+void backings_put(Datapath& path, const nb::sequence& backings, const nb::sequence& handles) {
+  std::vector<Backing> rows;
+  for (const nb::handle row : backings) {
+    rows.push_back({field_of<uint64_t>(row, "ino"), field_of<uint32_t>(row, "id"),
+                    field_of<uint64_t>(row, "stamp")});
+  }
+  std::vector<std::pair<uint64_t, uint64_t>> inodes;
+  for (const nb::handle row : handles) {
+    inodes.emplace_back(field_of<uint64_t>(row, "fh"), field_of<uint64_t>(row, "ino"));
+  }
   if (path.core().passthrough() == nullptr && !rows.empty())
     path.use_passthrough();  // its cache is lost
   if (client::Passthrough* const passthrough = path.core().passthrough())
-    passthrough->adopt(rows, handles);
+    passthrough->adopt(rows, inodes);
 }
 
 void bind_mount_life(PortClass<MountingPort>& type) {
@@ -145,11 +151,10 @@ void bind_mount_life(PortClass<MountingPort>& type) {
 }
 
 void bind_hand_over(PortClass<MountingPort>& type) {
-  type.def("hand_over", &hand_over, nb::sig("def hand_over(self) -> tuple[list[int], bytes]"),
-           "The descriptors of the connection, which survive exec(2), and what was agreed at INIT. "
-           "Answers go nowhere afterwards. Raises OSError.")
-      .def("share", &share, nb::sig("def share(self) -> tuple[list[int], bytes]"),
-           "As hand_over(), for a keeper: this process goes on. Raises OSError.")
+  type.def("hand_over", &hand_over,
+           "The kernel's connection; its descriptors survive exec(2). Answers go nowhere "
+           "afterwards. Raises OSError.")
+      .def("share", &share, "As hand_over(), for a keeper: this process goes on. Raises OSError.")
       .def(
           "record_make", [](Datapath& path) { return checked(path.core().record().make()); },
           "Makes the record of open files that outlives this process. Returns its descriptor. "
@@ -167,11 +172,13 @@ void bind_hand_over(PortClass<MountingPort>& type) {
       .def("take_over", &take_over, "fds"_a, "agreed"_a, "first_handle"_a,
            "In place of mount(): goes on with the mount of another process. start() has the kernel "
            "send again what was left unanswered. Raises OSError, ValueError.")
-      .def("backings", &backings, nb::sig("def backings(self) -> list[tuple[int, int, int]]"),
-           "Files that the kernel reads by itself: inode, id, stamp (decision 0041).")
+      .def("backings", &backings, nb::sig("def backings(self) -> list[BackingRow]"),
+           "Files that the kernel reads by itself (decision 0041).")
       .def("backings_put", &backings_put, "backings"_a, "handles"_a,
-           "Before start(): the backings of the former process, and every handle with its inode "
-           "that the kernel has.")
+           nb::sig("def backings_put(self, backings: collections.abc.Sequence[BackingRow], "
+                   "handles: collections.abc.Sequence[HandleRow]) -> None"),
+           "Before start(): the backings of the former process, and every handle that the kernel "
+           "has.")
       .def("handles", &handles, nb::sig("def handles(self) -> list[HandleRow]"),
            "All open handles.");
 }
@@ -184,6 +191,18 @@ void bind_mounting(nb::module_& module) {
       .def_ro("ino", &HandleRow::ino)
       .def_ro("open_flags", &HandleRow::open_flags)
       .def_ro("direct", &HandleRow::direct);
+  nb::class_<ConnectionRow>(
+      module, "ConnectionRow",
+      "The connection to the kernel; fds: of /dev/fuse, the connection's first; agreed: what was "
+      "negotiated at INIT.")
+      .def_ro("fds", &ConnectionRow::fds, nb::for_getter(nb::sig("def fds(self) -> list[int]")))
+      .def_ro("agreed", &ConnectionRow::agreed);
+  nb::class_<Backing>(
+      module, "BackingRow",
+      "The kernel's number (id) of the file that it reads for an inode; stamp: of its bytes.")
+      .def_ro("ino", &Backing::ino)
+      .def_ro("id", &Backing::id)
+      .def_ro("stamp", &Backing::stamp);
   PortClass<MountingPort> type(module, "MountingPort",
                                "The life of the mount, and its hand-over to another process.");
   bind_mount_life(type);

@@ -22,9 +22,15 @@ inline rdma::DeviceAddress rdma_address(const std::string& device, uint8_t port,
   return {.device = device, .port = port, .gid_index = gid_index};
 }
 
-inline nanobind::tuple offer_tuple(int error, uint64_t token, const rdma::Peer& local) {
+// A queue pair that was offered: its token here, and what the peer has to know of it.
+struct OfferRow {
+  uint64_t token = 0;
+  nanobind::bytes description;
+};
+
+inline OfferRow offer_row(int error, uint64_t token, const rdma::Peer& local) {
   if (error != 0) raise_rdma_error(-error, std::string("no queue pair: ") + std::strerror(-error));
-  return nanobind::make_tuple(token, nanobind::bytes(&local, sizeof local));
+  return {token, nanobind::bytes(&local, sizeof local)};
 }
 
 // T has rails().

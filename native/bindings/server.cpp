@@ -155,7 +155,8 @@ nb::tuple rdma_offer(ChunkServer& server, uint32_t rail, uint64_t session, uint6
     const nb::gil_scoped_release released;
     error = server.rdma_offer(rail, session, previous, token, local);
   }
-  return braidfs::bindings::offer_tuple(error, token, local);
+  const auto offer = braidfs::bindings::offer_row(error, token, local);
+  return nb::make_tuple(offer.token, offer.description);
 }
 
 void adopt(ChunkServer& server, int fd, const std::string& purpose, uint64_t session,

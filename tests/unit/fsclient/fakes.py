@@ -16,7 +16,15 @@ from fsclient.leases.table import KnownLimit
 from fsclient.meta.pending import Deliver
 from fscommon.errors import FsError
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, ino_of, unpack_attributes
-from fscommon.native_ports import ChangeRun, CreationRow, MoveRow, RemovalRow, SettingRow
+from fscommon.native_ports import (
+    ChangeRun,
+    CreationRow,
+    LossRow,
+    MoveRow,
+    RemovalRow,
+    SettingRow,
+    SlotRow,
+)
 from fscommon.wire.codec import encode
 from fscommon.wire.ops import Op
 
@@ -152,10 +160,10 @@ class FakeInodes:
         self._lanes.forgotten.append(ino)
         return ino in self._lanes.lost
 
-    def all_lost(self) -> list[tuple[int, bool]]:
+    def all_lost(self) -> list[LossRow]:
         return [
-            *((ino, True) for ino in self._lanes.lost),
-            *((ino, False) for ino in self._lanes.unsynced),
+            *(rows.Loss(ino, True) for ino in self._lanes.lost),
+            *(rows.Loss(ino, False) for ino in self._lanes.unsynced),
         ]
 
     def asked(self, ino: int, error: int) -> None:
@@ -254,7 +262,7 @@ class FakeLanes(UnaskedIo):
         self.drain_status = self.removals_answered = 0
         self.delegated: set[int] = set()
         self.may_delegate = True
-        self.slots: list[tuple[int, bytes, bytes]] = []
+        self.slots: list[SlotRow] = []
         self.refused_owners: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self.creations: list[CreationRow] = []
         self.removals: list[RemovalRow] = []
@@ -296,7 +304,7 @@ class FakeLanes(UnaskedIo):
     def entries_undelegate(self, ino: int) -> None:
         self.delegated.discard(ino)
 
-    def slots_put(self, slots: Sequence[tuple[int, bytes, bytes]]) -> None:
+    def slots_put(self, slots: Sequence[SlotRow]) -> None:
         self.slots += slots
 
     def slots_left(self) -> int:

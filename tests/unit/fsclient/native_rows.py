@@ -45,6 +45,16 @@ class Setting(NamedTuple):
     record: bytes
 
 
+class Loss(NamedTuple):
+    ino: int
+    is_written: bool
+
+
+class Offer(NamedTuple):
+    token: int
+    description: bytes
+
+
 class Move(NamedTuple):
     parent: int
     name: bytes

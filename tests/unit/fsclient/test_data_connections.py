@@ -14,7 +14,7 @@ import trio
 from fsclient.data_connections import NEARBY, DataConnections
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import RefusedError, TransportError
-from fscommon.native_ports import NativeTls
+from fscommon.native_ports import NativeTls, OfferRow
 from fscommon.net.rails import Rails, RdmaSettings
 from fscommon.net.rdma import Gid, GidKind, Port
 from fscommon.net.stream import FrameStream
@@ -24,6 +24,7 @@ from fscommon.wire.messages import ClusterMap, TargetEntry
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from tests.unit.common.test_rdma import FakeNative
 
+from .native_rows import Offer
 from .unasked_ports import UnaskedCluster
 
 NODE = 4
@@ -56,10 +57,10 @@ class FakeLanes(FakeNative, UnaskedCluster):
         self.failed.append((lane, node))
         self.changed.set()
 
-    def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]:
+    def rdma_offer(self, rail: int, lane: int) -> OfferRow:
         if rail in self.unreachable:
             raise OSError(errno.EHOSTUNREACH, "no route")
-        return 77, PEER
+        return Offer(77, PEER)
 
     def rdma_drop(self, token: int) -> None:
         self.dropped.append(token)

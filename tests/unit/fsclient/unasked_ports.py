@@ -5,7 +5,7 @@ A fake must have all methods of a port to be one for mypy, which compares their 
 
 from typing import NoReturn
 
-from fscommon.native_ports import EventRow, NativeTls, UpcallRow
+from fscommon.native_ports import EventRow, NativeTls, OfferRow, UpcallRow
 
 
 def _unasked() -> NoReturn:
@@ -45,7 +45,7 @@ class UnaskedCluster:
     def rdma_open(self, device: str, port: int, gid_index: int, memory_mib: int) -> int:
         _unasked()
 
-    def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]:
+    def rdma_offer(self, rail: int, lane: int) -> OfferRow:
         _unasked()
 
     def session_put(self, session: int) -> None:

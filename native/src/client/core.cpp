@@ -176,7 +176,7 @@ void Core::release(fuse::LaneContext& at, const fuse::ReleaseRequest& request) {
   if (!handle) return context_.kernel().reply_error(request.head, 0);
   Inode& inode = *handle->inode;
   prefetch::Prefetcher& prefetcher = context_.prefetcher();
-  if (prefetcher.any()) prefetcher.closed(inode.ino(), OpenFiles::is_last(inode));
+  if (prefetcher.knows(inode.ino())) prefetcher.closed(inode.ino(), OpenFiles::is_last(inode));
   DrainOperation::for_release(lanes_.at(at.index), request.head, handle);
 }
 

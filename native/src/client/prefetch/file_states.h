@@ -24,6 +24,7 @@ class FileStates {
 
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
+  bool has(uint64_t ino) const { return files_.contains(ino); }
   State* find(uint64_t ino, Clock::time_point now) {
     const auto file = files_.find(ino);
     if (file == files_.end()) return nullptr;

@@ -42,6 +42,7 @@ class PageHistory final : public Policy {
            (extent.length >= kReadMin || any());
   }
   bool any() const noexcept override { return files_.any() || share_.any(); }
+  bool knows(uint64_t ino) const override { return files_.has(ino); }
   void read(Plan& plan, For whom) override;
   void closed(uint64_t ino, bool is_last, Table& table) override;
   bool expire(Table& /*table*/, Clock::time_point now) override { return files_.expire(now); }

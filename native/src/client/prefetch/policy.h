@@ -28,6 +28,8 @@ class Policy {
   virtual bool watches(const CachedExtent& extent, For whom) const noexcept = 0;
   // Whether the policy has state or entries of any file.
   virtual bool any() const noexcept = 0;
+  // Whether the policy has state of this file, besides entries of the table.
+  virtual bool knows(uint64_t /*ino*/) const { return false; }
   // A READ that the policy watches has come.
   virtual void read(Plan& /*plan*/, For /*whom*/) {}
   // A READ of that file was answered from the table.

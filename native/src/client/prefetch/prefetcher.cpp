@@ -74,8 +74,12 @@ Waiters Prefetcher::missed(uint64_t ino, uint64_t offset) {
   return table_.missed(ino, offset);
 }
 
-bool Prefetcher::any() const noexcept {
-  return std::ranges::any_of(policies_, [](const Policy* policy) { return policy->any(); });
+bool Prefetcher::knows(uint64_t ino) const {
+  if (std::ranges::none_of(policies_, [](const Policy* policy) { return policy->any(); }))
+    return false;
+  const std::scoped_lock lock(mu_);
+  return table_.has(ino) ||
+         std::ranges::any_of(policies_, [ino](const Policy* policy) { return policy->knows(ino); });
 }
 
 void Prefetcher::closed(uint64_t ino, bool is_last) {

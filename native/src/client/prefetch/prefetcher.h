@@ -73,8 +73,9 @@ class Prefetcher {
   // Both return the operations that waited, which look again.
   Waiters fetched(const CachedExtent& extent, Buffer bytes, Clock::time_point now);
   Waiters missed(uint64_t ino, uint64_t offset);
-  // Whether closed() must be called for closes. It takes no lock.
-  bool any() const noexcept;
+  // Whether closed() must be called when a handle of this file is closed. It takes no lock while
+  // nothing is prefetched.
+  bool knows(uint64_t ino) const;
   void closed(uint64_t ino, bool is_last);
 
   // ---- announced files ----

@@ -57,7 +57,7 @@ TEST_F(AnnouncedFiles, AreGivenOnce) {
   EXPECT_EQ(read_file(3), Found::kNo);
   parts_.clear();
   EXPECT_EQ(kept(), 0u);
-  EXPECT_FALSE(prefetcher_.any());
+  EXPECT_FALSE(prefetcher_.knows(2));
   EXPECT_EQ(counter("announced_reads"), 2u);
 }
 
@@ -131,7 +131,10 @@ TEST_F(AnnouncedFiles, ThatWereClosedAreNotWantedAnyMore) {
     prefetcher_.closed(ino, true);  // under way: somebody else's close
     come(ino);
   }
+  EXPECT_TRUE(prefetcher_.knows(1));
+  EXPECT_FALSE(prefetcher_.knows(3)) << "it was not announced";
   prefetcher_.closed(1, false);
+  EXPECT_FALSE(prefetcher_.knows(1));
   EXPECT_EQ(read_file(1), Found::kNo);
   EXPECT_EQ(read_file(2), Found::kYes);
 }

@@ -173,9 +173,11 @@ TEST_F(PageReads, ThatAreSmallAreOfAFileThatIsReadAlready) {
 TEST_F(PageReads, AreForgottenWithTheLastClose) {
   (void)window(0, 4);
   fetch();
+  EXPECT_TRUE(prefetcher_.knows(kIno));
+  EXPECT_FALSE(prefetcher_.knows(kIno + 1));
   prefetcher_.closed(kIno, true);
   EXPECT_EQ(kept(), 0u);
-  EXPECT_FALSE(prefetcher_.any());
+  EXPECT_FALSE(prefetcher_.knows(kIno));
   (void)read(4);
   expect_wanted(0, 0);
 }

@@ -181,11 +181,12 @@ TEST_F(SequentialReads, ThatNobodyMakesLetGo) {
   begin();
   fetch();
   EXPECT_GT(kept(), 0u);
-  EXPECT_TRUE(prefetcher_.any());
+  EXPECT_TRUE(prefetcher_.knows(kIno));
+  EXPECT_FALSE(prefetcher_.knows(kIno + 1));
   EXPECT_TRUE(prefetcher_.expire(now_));
   now_ += std::chrono::seconds(10);
   EXPECT_FALSE(prefetcher_.expire(now_));
-  EXPECT_FALSE(prefetcher_.any());
+  EXPECT_FALSE(prefetcher_.knows(kIno));
   EXPECT_EQ(kept(), 0u);
   EXPECT_EQ(counter("stream_unused"), 4u);
   begin();

@@ -1,6 +1,7 @@
 """How far recalls are: which histories exist, and which one each kind of recall has."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -107,6 +108,33 @@ def _writer(world: World, ino: int = 5) -> None:
     world.grant(ino, WRITER)
 
 
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def writer(world: World) -> World:
+    """A world in which this client writes inode 5."""
+    _writer(world)
+    return world
+
+
+@pytest.fixture
+async def drains(world: World, monkeypatch: pytest.MonkeyPatch) -> Drains:
+    return Drains(world, monkeypatch)
+
+
+@asynccontextmanager
+async def _recalled(world: World, drains: Drains, flags: int) -> AsyncIterator[trio.Nursery]:
+    """Recall 1 of inode 5 has begun; it comes to its end after this block."""
+    async with trio.open_nursery() as nursery:
+        world.fs.recalls.start((RecallItem(1, 5, flags, 0, 3),), nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        yield nursery
+        await drains.finish(nursery)
+
+
 def _ended(world: World) -> list[str]:
     assert world.fs.recalls.in_work() == ()
     return [repr(one) for one in world.fs.recalls.ended]
@@ -116,8 +144,7 @@ def _in_work(world: World) -> list[str]:
     return [repr(one) for one in world.fs.recalls.in_work()]
 
 
-async def test_shared_leases_are_masked_forgotten_and_returned() -> None:
-    world = World()
+async def test_shared_leases_are_masked_forgotten_and_returned(world: World) -> None:
     world.grant(7, LEASE_META | LEASE_ENTRIES)
     for ino in (8, 9):
         world.grant(ino, LEASE_META | LEASE_DATA)
@@ -135,50 +162,39 @@ async def test_shared_leases_are_masked_forgotten_and_returned() -> None:
     ]
 
 
-async def test_exclusive_leases_are_drained(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    _writer(world)
-    drains = Drains(world, monkeypatch)
+async def test_exclusive_leases_are_drained(writer: World, drains: Drains) -> None:
     async with trio.open_nursery() as nursery:
-        world.fs.recalls.start((RecallItem(1, 5, WRITER, 0, 3),), nursery)
-        assert _in_work(world) == ["recall 1 of inode 5: waiting"]
+        writer.fs.recalls.start((RecallItem(1, 5, WRITER, 0, 3),), nursery)
+        assert _in_work(writer) == ["recall 1 of inode 5: waiting"]
         await trio.testing.wait_all_tasks_blocked()
-        assert _in_work(world) == ["recall 1 of inode 5: waiting → masked → draining"]
-        assert world.returned == []
+        assert _in_work(writer) == ["recall 1 of inode 5: waiting → masked → draining"]
+        assert writer.returned == []
         await drains.finish(nursery)
-    assert _ended(world) == [
+    assert _ended(writer) == [
         "recall 1 of inode 5: waiting → masked → draining → forgotten → returned"
     ]
 
 
-async def test_a_recall_that_demands_the_size_gives_nothing_up() -> None:
-    world = World()
-    _writer(world)
-    await world.recall(RecallItem(1, 5, 0, 0, 3))
-    assert _ended(world) == ["recall 1 of inode 5: waiting → reporting size → returned"]
+async def test_a_recall_that_demands_the_size_gives_nothing_up(writer: World) -> None:
+    await writer.recall(RecallItem(1, 5, 0, 0, 3))
+    assert _ended(writer) == ["recall 1 of inode 5: waiting → reporting size → returned"]
 
 
 async def test_a_second_recall_waits_while_the_first_one_drains(
-    monkeypatch: pytest.MonkeyPatch,
+    writer: World, drains: Drains
 ) -> None:
-    world = World()
-    _writer(world)
-    drains = Drains(world, monkeypatch)
-    async with trio.open_nursery() as nursery:
-        world.fs.recalls.start((RecallItem(1, 5, LEASE_DATA, 0, 3),), nursery)
+    async with _recalled(writer, drains, LEASE_DATA) as nursery:
+        writer.fs.recalls.start((RecallItem(2, 5, WRITER, 0, 3),), nursery)
         await trio.testing.wait_all_tasks_blocked()
-        world.fs.recalls.start((RecallItem(2, 5, WRITER, 0, 3),), nursery)
-        await trio.testing.wait_all_tasks_blocked()
-        assert _in_work(world) == [
+        assert _in_work(writer) == [
             "recall 1 of inode 5: waiting → masked → draining",
             "recall 2 of inode 5: waiting",
         ]
-        await drains.finish(nursery)
-    assert _ended(world) == [
+    assert _ended(writer) == [
         "recall 1 of inode 5: waiting → masked → draining → forgotten → returned",
         "recall 2 of inode 5: waiting → masked → forgotten → returned",
     ]
-    assert [item.recall for item in world.returned] == [1, 2]
+    assert [item.recall for item in writer.returned] == [1, 2]
 
 
 class Stream:
@@ -220,60 +236,45 @@ class Session:
 
 
 async def test_a_recall_that_a_new_connection_repeats_goes_on(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    writer: World, drains: Drains, autojump_clock: trio.testing.MockClock
 ) -> None:
-    world = World()
-    _writer(world)
-    drains = Drains(world, monkeypatch)
     item = RecallItem(1, 5, WRITER, 0, 3)
     again = Stream((), (item,), is_lost=False)
     session = Session(Stream((), (item,), is_lost=True), again)
     async with trio.open_nursery() as nursery:
 
         def recalled(items: tuple[RecallItem, ...]) -> None:
-            world.fs.recalls.start(items, nursery)
+            writer.fs.recalls.start(items, nursery)
 
-        connection = RecallConnection(session, session.dial, recalled, world.logged.append)
+        connection = RecallConnection(session, session.dial, recalled, writer.logged.append)
         nursery.start_soon(connection.run)
         await again.is_read.wait()
         assert connection.connection_count == 2
-        assert _in_work(world) == ["recall 1 of inode 5: waiting → masked → draining (repeated)"]
+        assert _in_work(writer) == ["recall 1 of inode 5: waiting → masked → draining (repeated)"]
         await drains.finish(nursery)
-    assert _ended(world) == [
+    assert _ended(writer) == [
         "recall 1 of inode 5: waiting → masked → draining (repeated) → forgotten → returned"
     ]
-    assert world.returned == [ReturnItem(5, WRITER, 1)]
+    assert writer.returned == [ReturnItem(5, WRITER, 1)]
 
 
 async def test_a_recall_goes_on_when_the_metaserver_was_restarted(
-    monkeypatch: pytest.MonkeyPatch,
+    writer: World, drains: Drains
 ) -> None:
-    world = World()
-    _writer(world)
-    drains = Drains(world, monkeypatch)
-    async with trio.open_nursery() as nursery:
-        world.fs.recalls.start((RecallItem(1, 5, WRITER, 0, 3),), nursery)
-        await trio.testing.wait_all_tasks_blocked()
-        world.fs.restarted()
-        assert world.leases.exclusive() == (5,), "the new metaserver is told of it"
-        await drains.finish(nursery)
-    assert _ended(world) == [
+    async with _recalled(writer, drains, WRITER):
+        writer.fs.restarted()
+        assert writer.leases.exclusive() == (5,), "the new metaserver is told of it"
+    assert _ended(writer) == [
         "recall 1 of inode 5: "
         "waiting → masked → draining (metaserver restarted) → forgotten → returned"
     ]
-    assert world.leases.exclusive() == ()
+    assert writer.leases.exclusive() == ()
 
 
-async def test_a_recall_ends_after_its_session_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    _writer(world)
-    drains = Drains(world, monkeypatch)
-    async with trio.open_nursery() as nursery:
-        world.fs.recalls.start((RecallItem(1, 5, WRITER, 0, 3),), nursery)
-        await trio.testing.wait_all_tasks_blocked()
-        world.fs.lost_session()
-        await drains.finish(nursery)
-    assert _ended(world) == [
+async def test_a_recall_ends_after_its_session_was_lost(writer: World, drains: Drains) -> None:
+    async with _recalled(writer, drains, WRITER):
+        writer.fs.lost_session()
+    assert _ended(writer) == [
         "recall 1 of inode 5: waiting → masked → draining (session lost) → forgotten → returned"
     ]
 
@@ -286,9 +287,8 @@ async def test_a_recall_ends_after_its_session_was_lost(monkeypatch: pytest.Monk
     ],
 )
 async def test_a_kernel_that_does_not_forget_in_time_is_marked(
-    autojump_clock: trio.testing.MockClock, flags: int, history: str
+    world: World, autojump_clock: trio.testing.MockClock, flags: int, history: str
 ) -> None:
-    world = World()
     world.fs.inodes.hold(5)
     world.grant(5, flags)
     world.lanes.notifies = False
@@ -297,61 +297,55 @@ async def test_a_kernel_that_does_not_forget_in_time_is_marked(
     assert world.fs.recalls.late_count == 1
 
 
-async def test_what_cannot_be_written_is_returned_as_failed() -> None:
-    world = World()
-    _writer(world)
-    world.lanes.drain_status = Status.EIO
-    await world.recall(RecallItem(1, 5, WRITER, 0, 3))
-    assert _ended(world) == ["recall 1 of inode 5: waiting → masked → draining → failed → returned"]
-    assert world.returned == [ReturnItem(5, WRITER, 1)]
+async def test_what_cannot_be_written_is_returned_as_failed(writer: World) -> None:
+    writer.lanes.drain_status = Status.EIO
+    await writer.recall(RecallItem(1, 5, WRITER, 0, 3))
+    assert _ended(writer) == [
+        "recall 1 of inode 5: waiting → masked → draining → failed → returned"
+    ]
+    assert writer.returned == [ReturnItem(5, WRITER, 1)]
 
 
-async def test_a_size_that_cannot_be_told_is_returned_as_failed(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_size_that_cannot_be_reported_is_returned_as_failed(
+    writer: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
-    _writer(world)
 
-    async def told(_ino: int) -> None:
+    async def fail(_ino: int) -> None:
         await trio.lowlevel.checkpoint()
         raise FsError(Status.EIO)
 
-    monkeypatch.setattr(world.fs.files, "report_size", told)
-    await world.recall(RecallItem(1, 5, 0, 0, 3))
-    assert _ended(world) == ["recall 1 of inode 5: waiting → reporting size → failed → returned"]
+    monkeypatch.setattr(writer.fs.files, "report_size", fail)
+    await writer.recall(RecallItem(1, 5, 0, 0, 3))
+    assert _ended(writer) == ["recall 1 of inode 5: waiting → reporting size → failed → returned"]
 
 
 async def test_a_client_that_stops_returns_only_what_it_gave_up(
-    monkeypatch: pytest.MonkeyPatch,
+    writer: World, drains: Drains
 ) -> None:
-    world = World()
-    _writer(world)
-    _writer(world, 6)
-    world.lanes.written[6] = (4096, 77, COMMIT_SIZE)
-    world.meta.answers[Op.COMMIT] = Committed(record(6, size=4096))
-    Drains(world, monkeypatch)
+    _writer(writer, 6)
+    writer.lanes.written[6] = (4096, 77, COMMIT_SIZE)
+    writer.meta.answers[Op.COMMIT] = Committed(record(6, size=4096))
     async with trio.open_nursery() as nursery:
-        world.fs.recalls.start((RecallItem(1, 5, WRITER, 0, 3),), nursery)
+        writer.fs.recalls.start((RecallItem(1, 5, WRITER, 0, 3),), nursery)
         await trio.testing.wait_all_tasks_blocked()
         items = (
             RecallItem(2, 5, LEASE_META, 0, 3),  # it has to wait for its turn
             RecallItem(3, 6, 0, 0, 3),  # its commit is not answered
         )
-        world.fs.recalls.start(items, nursery)
+        writer.fs.recalls.start(items, nursery)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert sorted(_ended(world)) == [
+    assert sorted(_ended(writer)) == [
         "recall 1 of inode 5: waiting → masked → draining → failed → returned",
         "recall 2 of inode 5: waiting → abandoned",
         "recall 3 of inode 6: waiting → reporting size → abandoned",
     ]
-    assert [item.recall for item in world.returned] == [1]
+    assert [item.recall for item in writer.returned] == [1]
 
 
 async def test_recalls_that_wait_for_their_grants_are_abandoned_together(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
 
     async def answered(_request_id: int) -> None:
         await trio.sleep_forever()

@@ -24,6 +24,7 @@ DOORS = {
     "lmdb": "metaserver/store/lmdb.py",
     "msgpack": "fscommon/wire/codec.py",
     "psycopg": "metaserver/store/journals/postgresql_session.py",
+    "urllib3": "metaserver/store/journals/etcd_gateway.py",
     "xxhash": "fscommon/checksum.py",
     "_braidfs_native": "fscommon/native.py",
     "prometheus_client": "fscommon/observe/metrics.py",

@@ -37,8 +37,12 @@ from metaserver.store.journal import (
     UnknownOutcomeError,
     UnreachableError,
 )
+from metaserver.store.journals.etcd import EtcdJournal
+from metaserver.store.journals.etcd_gateway import EtcdSettings
 from metaserver.store.journals.memory import Fault, MemoryJournal, MemoryLog
 from metaserver.store.journals.postgresql import PostgresqlJournal
+from tests.cluster.etcd import running_etcd
+from tests.cluster.plan import HOST
 from tests.cluster.postgresql import started_server
 from tests.cluster.process import PATIENCE
 
@@ -79,9 +83,27 @@ def postgresql_engine(_: Path) -> Iterator[Engine]:
         )
 
 
+@contextlib.contextmanager
+def etcd_engine(folder: Path) -> Iterator[Engine]:
+    numbers = itertools.count()
+    with (
+        running_etcd(folder) as cluster,
+        contextlib.closing(socket.create_server((HOST, 0))) as deaf,
+    ):
+
+        def new_log() -> Open:
+            settings = EtcdSettings(cluster.endpoints, f"/log-{next(numbers)}", timeout_s=60)
+            return functools.partial(EtcdJournal, settings)
+
+        address = f"{HOST}:{deaf.getsockname()[1]}"  # its connections are never accepted
+        silent = EtcdSettings((address, address), "/log", timeout_s=SILENT_TIMEOUT_S)
+        yield Engine(new_log, functools.partial(EtcdJournal, silent))
+
+
 ENGINES: dict[str, Callable[[Path], AbstractContextManager[Engine]]] = {
     "memory": memory_engine,
     "postgresql": postgresql_engine,
+    "etcd": etcd_engine,
 }
 
 

@@ -1,0 +1,232 @@
+"""Real etcd members on the loopback of this machine, private to one test or module.
+
+Each has a folder and two ports of its own, and is signalled by its pid. With certificates, members
+and clients speak TLS, and each client needs one.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fsclient.cli.certificates import create_authority
+from tests.cluster.plan import HOST, free_port
+from tests.cluster.process import PATIENCE, ProcessError, Program, tail, wait_until
+
+HEALTHY_SECONDS_MAX = 60.0 * PATIENCE
+_ASK_SECONDS = 2.0 * PATIENCE
+# A member is a client of itself, and of the others.
+_EXTENSIONS = """basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=serverAuth,clientAuth
+subjectAltName=IP:127.0.0.1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdCertificates:
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        return self.folder / "ca.crt"
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "etcd.crt"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "etcd.key"
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.authority)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+def make_etcd_certificates(folder: Path) -> EtcdCertificates:
+    """An authority, and one certificate for members and clients alike. It has no name, because
+    etcd would take that for the name of a user."""
+    create_authority(folder)
+    made = EtcdCertificates(folder)
+    (folder / "extensions").write_text(_EXTENSIONS)
+    new_key = "req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /O=braidfs"
+    sign = "x509 -req -days 30 -CA ca.crt -CAkey ca.key -set_serial 7 -extfile extensions"
+    for words in (
+        f"{new_key} -keyout etcd.key -out etcd.csr",
+        f"{sign} -in etcd.csr -out etcd.crt",
+    ):
+        subprocess.run(("openssl", *words.split()), cwd=folder, check=True, capture_output=True)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdMember:
+    name: str
+    port: int
+    peer_port: int
+    program: Program
+
+    @property
+    def endpoint(self) -> str:
+        return f"{HOST}:{self.port}"
+
+
+class EtcdCluster:
+    """One or three members. `quota`: bytes at which etcd refuses changes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 1,
+        *,
+        certificates: EtcdCertificates | None = None,
+        quota: int = 0,
+    ) -> None:
+        program = shutil.which("etcd")
+        if program is None:
+            raise ProcessError("etcd is not installed: apt-get install etcd-server etcd-client")
+        self._folder = folder
+        self._certificates = certificates
+        self._user = ""  # NAME:PASSWORD for etcdctl, once there are users
+        taken: set[int] = set()
+        ports = [(free_port(taken), free_port(taken)) for _ in range(count)]
+        peers = {f"m{i}": self._url(peer) for i, (_, peer) in enumerate(ports)}
+        everybody = ",".join(f"{name}={url}" for name, url in peers.items())
+        self.members = tuple(
+            EtcdMember(
+                name,
+                port,
+                peer,
+                Program(
+                    name, (program, *self._options(name, port, peer, everybody, quota)), folder
+                ),
+            )
+            for name, (port, peer) in zip(peers, ports, strict=True)
+        )
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        return tuple(member.endpoint for member in self.members)
+
+    def _url(self, port: int) -> str:
+        return f"{'https' if self._certificates else 'http'}://{HOST}:{port}"
+
+    def _options(self, name: str, port: int, peer: int, everybody: str, quota: int) -> list[str]:
+        options = {
+            "name": name,
+            "data-dir": str(self._folder / f"data-{name}"),
+            "listen-client-urls": self._url(port),
+            "advertise-client-urls": self._url(port),
+            "listen-peer-urls": self._url(peer),
+            "initial-advertise-peer-urls": self._url(peer),
+            "initial-cluster": everybody,
+            "initial-cluster-token": self._folder.name,
+            "snapshot-count": "1000",
+            "quota-backend-bytes": str(quota),
+            "logger": "zap",
+        }
+        if self._certificates:
+            for kind in ("", "peer-"):
+                options[f"{kind}cert-file"] = str(self._certificates.certificate)
+                options[f"{kind}key-file"] = str(self._certificates.key)
+                options[f"{kind}trusted-ca-file"] = str(self._certificates.authority)
+                options[f"{kind}client-cert-auth"] = "true"
+        return [f"--{key}={value}" for key, value in options.items()]
+
+    def start(self) -> None:
+        """Starts those that do not run, and waits until all are healthy."""
+        for member in self.members:
+            member.program.start(ready=False)
+        self.wait_healthy()
+
+    def wait_healthy(self) -> None:
+        for member in self.members:
+            if not wait_until(lambda: self.is_healthy(member), HEALTHY_SECONDS_MAX):  # noqa: B023
+                log = member.program.log_path
+                raise ProcessError(f"{member.name} is not healthy; its log ends:\n{tail(log)}")
+
+    def stop(self) -> None:
+        for member in self.members:
+            with contextlib.suppress(ProcessError):
+                member.program.signal(signal.SIGCONT)
+            member.program.stop()
+
+    def is_healthy(self, member: EtcdMember) -> bool:
+        try:
+            return bool(json.loads(self._fetch(member, "/health")).get("health") == "true")
+        except (OSError, ValueError):
+            return False
+
+    def _fetch(self, member: EtcdMember, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        context = self._certificates.context() if self._certificates else None
+        raw = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url(member.port) + path, raw)
+        with urllib.request.urlopen(request, timeout=_ASK_SECONDS, context=context) as answer:
+            return bytes(answer.read())
+
+    def leader(self) -> EtcdMember:
+        """The member that leads now. Raises ProcessError if none says so."""
+        for member in self.members:
+            with contextlib.suppress(OSError, ValueError):
+                status = json.loads(self._fetch(member, "/v3/maintenance/status", {}))
+                if status["leader"] == status["header"]["member_id"]:
+                    return member
+        raise ProcessError("no member of etcd leads")
+
+    def control(self, *words: str, endpoints: tuple[str, ...] = ()) -> str:
+        """Runs etcdctl with these words, and returns what it printed."""
+        options = [f"--endpoints={','.join(map(self._full, endpoints or self.endpoints))}"]
+        if self._certificates:
+            options.append(f"--cacert={self._certificates.authority}")
+            options.append(f"--cert={self._certificates.certificate}")
+            options.append(f"--key={self._certificates.key}")
+        if self._user:
+            options.append(f"--user={self._user}")
+        done = subprocess.run(
+            ("etcdctl", *options, *words),
+            env={**os.environ, "ETCDCTL_API": "3"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60 * PATIENCE,
+        )
+        if done.returncode:
+            raise ProcessError(f"etcdctl {' '.join(words)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _full(self, endpoint: str) -> str:
+        return f"{'https' if self._certificates else 'http'}://{endpoint}"
+
+    def require_users(self, user: str, password: str, prefix: str) -> None:
+        """From now on etcd wants a user and a password; this user may use the prefix alone."""
+        self.control("user", "add", "root:root-password")
+        self.control("role", "add", "root")
+        self.control("user", "grant-role", "root", "root")
+        self.control("user", "add", f"{user}:{password}")
+        self.control("role", "add", "metaserver")
+        self.control("role", "grant-permission", "metaserver", "readwrite", prefix, "--prefix")
+        self.control("user", "grant-role", user, "metaserver")
+        self.control("auth", "enable")
+        self._user = "root:root-password"
+
+
+@contextlib.contextmanager
+def running_etcd(
+    folder: Path, count: int = 1, *, certificates: EtcdCertificates | None = None, quota: int = 0
+) -> Iterator[EtcdCluster]:
+    cluster = EtcdCluster(folder, count, certificates=certificates, quota=quota)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

@@ -1,0 +1,89 @@
+"""Addresses of journals: what they mean, and what is said of those that are wrong."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fscommon.errors import ConfigError
+from metaserver.store.journals.address import JournalAddress, parse_journal
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "endpoints", "path"),
+    [
+        ("etcd://h1/braidfs", "etcd", ("h1:2379",), "/braidfs"),
+        ("etcd://h1:1,h2,h3:3/a/b.c_d-2", "etcd", ("h1:1", "h2:2379", "h3:3"), "/a/b.c_d-2"),
+        ("etcds://[::1],[fd00::2]:7/x", "etcds", ("[::1]:2379", "[fd00::2]:7"), "/x"),
+        ("postgresql://h1/braidfs", "postgresql", ("h1:5432",), "braidfs"),
+        (
+            "postgresql://braid@h1,h2:6432/names?sslmode=verify-full&passfile=/etc/pw",
+            "postgresql",
+            ("h1:5432", "h2:6432"),
+            "names",
+        ),
+    ],
+)
+def test_addresses(text: str, scheme: str, endpoints: tuple[str, ...], path: str) -> None:
+    found = parse_journal(text)
+    assert found == JournalAddress(scheme, endpoints, path, text)
+    assert found.is_tls == (scheme == "etcds")
+    assert found.is_etcd == scheme.startswith("etcd")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "expected etcd://"),
+        ("h1:2379/braidfs", "expected etcd://"),
+        ("http://h1/braidfs", "'http' is not the address of a journal"),
+        ("ETCD://h1/braidfs", "expected etcd://"),
+        ("etcd://h1", "a prefix of its keys"),
+        ("etcd://h1/", "a prefix of its keys"),
+        ("etcd://h1/a/", "'/a/' is none"),
+        ("etcd://h1//a", "'//a' is none"),
+        ("etcd://h1/a*", "'/a\\*' is none"),
+        ("etcd:///a", "'' is not an address"),
+        ("etcd://h1,/a", "'' is not an address"),
+        ("etcd://h1:0/a", "'h1:0' has no valid port"),
+        ("etcd://h1:70000/a", "'h1:70000' has no valid port"),
+        ("etcd://::1/a", r"write IPv6 as \[ADDRESS\]:PORT"),
+        ("etcd://h1,h1:2379/a", "names h1:2379 twice"),
+        ("etcd://h1, h2/a", "spaces"),
+        ("etcd://h1/a\n", "spaces"),
+        ("etcd://h1/a?tls=no", "no options"),
+        ("etcd://h1/a?", "no options"),
+        ("etcd://me@h1/a", "has no user"),
+        ("postgresql://h1", "the name of a database"),
+        ("postgresql://h1/a/b", "'/a/b' is none"),
+        ("postgresql:///a", "'' is not an address"),
+        (f"etcd://h1/{'a' * 5000}", "too long"),
+    ],
+)
+def test_addresses_that_are_wrong(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_journal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://me:secret@h1/a",
+        "postgresql://h1/a?password=secret",
+        "postgresql://h1/a?x=y&PassWord=secret",
+        "postgresql://h1/a?pass%77ord=secret",
+        "etcd://me:secret@h1/a",
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        parse_journal(text)
+    assert "secret" not in str(told.value)
+
+
+@given(st.text(max_size=40), st.sampled_from(["", "etcd://", "etcds://h/", "postgresql://h/"]))
+def test_any_text_is_parsed_or_refused(text: str, begin: str) -> None:
+    try:
+        found = parse_journal(begin + text)
+    except ConfigError:
+        return
+    assert found.endpoints and found.path and parse_journal(found.text) == found

@@ -8,7 +8,6 @@ of its own.
 import contextlib
 import functools
 import itertools
-import os
 import random
 import socket
 import threading
@@ -45,6 +44,8 @@ from tests.cluster.etcd import running_etcd
 from tests.cluster.plan import HOST
 from tests.cluster.postgresql import started_server
 from tests.cluster.process import PATIENCE
+
+from .journal_chains import Appenders, new_nonce, read_all
 
 SILENT_TIMEOUT_S = 2.0
 TIMEOUT_SLACK_S = 1.5 * PATIENCE
@@ -132,30 +133,14 @@ def journal(open_door: Open) -> Journal:
     return open_door()
 
 
-def nonce() -> bytes:
-    return os.urandom(NONCE_SIZE)
-
-
 def claim(journal: Journal, owner: str = "ms1/1") -> Head:
     return journal.claim(journal.sighting(), owner)
 
 
 def extend(journal: Journal, head: Head, *payloads: bytes) -> Head:
     for payload in payloads:
-        head = journal.append(head, nonce(), payload)
+        head = journal.append(head, new_nonce(), payload)
     return head
-
-
-def read_all(journal: Journal, after: int = 0) -> list[Entry]:
-    """Reads the whole log, and checks that it is one chain."""
-    found: list[Entry] = []
-    while page := journal.read(after):
-        found += page
-        after = page[-1].index
-    for before, entry in itertools.pairwise(found):
-        assert (entry.index, entry.previous) == (before.index + 1, before.nonce)
-        assert entry.term >= before.term
-    return found
 
 
 def test_an_empty_journal(journal: Journal) -> None:
@@ -266,7 +251,7 @@ def test_many_claim_at_once_and_one_of_them_wins(open_door: Open) -> None:
 def test_appends_make_a_chain(open_door: Open) -> None:
     journal = open_door()
     start = claim(journal)
-    nonces = [nonce() for _ in range(3)]
+    nonces = [new_nonce() for _ in range(3)]
     head = start
     for number, one in enumerate(nonces):
         head = journal.append(head, one, b"entry %d" % number)
@@ -281,7 +266,7 @@ def test_appends_make_a_chain(open_door: Open) -> None:
 def test_an_append_may_be_repeated(open_door: Open) -> None:
     journal, other = open_door(), open_door()
     at = claim(journal)
-    one = nonce()
+    one = new_nonce()
     head = journal.append(at, one, b"a")
     assert journal.append(at, one, b"a") == head
     journal.beat(head)
@@ -296,10 +281,10 @@ def test_an_append_is_fenced_after_a_claim(open_door: Open) -> None:
     head = extend(former, claim(former), b"a")
     new = claim(later, "ms2/1")
     with pytest.raises(FencedError):
-        former.append(head, nonce(), b"b")
+        former.append(head, new_nonce(), b"b")
     new = extend(later, new, b"c")
     with pytest.raises(FencedError):
-        former.append(head, nonce(), b"b")
+        former.append(head, new_nonce(), b"b")
     assert [entry.payload for entry in read_all(former)] == [b"a", b"c"]
     assert [entry.term for entry in read_all(former)] == [1, 2]
     assert former.sighting().head == new
@@ -309,7 +294,7 @@ def test_an_append_that_won_and_then_lost_the_journal_is_fenced(open_door: Open)
     """The entry is in the log; but its metaserver is not the active one any more."""
     former, later = open_door(), open_door()
     at = claim(former)
-    one = nonce()
+    one = new_nonce()
     former.append(at, one, b"a")
     new = claim(later, "ms2/1")
     with pytest.raises(FencedError):
@@ -332,7 +317,7 @@ def test_an_append_that_won_and_then_lost_the_journal_is_fenced(open_door: Open)
 def test_an_append_compares_the_whole_head(journal: Journal, change: dict[str, object]) -> None:
     head = extend(journal, claim(journal), b"a")
     with pytest.raises(FencedError):
-        journal.append(replace(head, **change), nonce(), b"b")  # type: ignore[arg-type]
+        journal.append(replace(head, **change), new_nonce(), b"b")  # type: ignore[arg-type]
     assert journal.sighting().head == head
 
 
@@ -343,7 +328,7 @@ def test_whoever_resigned_may_not_append(open_door: Open) -> None:
     assert resigned == replace(head, term=2, owner="")
     assert later.sighting() == Sighting(resigned, 0)
     with pytest.raises(FencedError):
-        former.append(head, nonce(), b"b")
+        former.append(head, new_nonce(), b"b")
     with pytest.raises(FencedError):
         former.beat(head)
     assert extend(later, claim(later, "ms2/1"), b"c").index == 2
@@ -399,7 +384,7 @@ def test_entries_of_all_sizes(open_door: Open, size: int) -> None:
     journal = open_door()
     payload = random.Random(size).randbytes(size)
     at = extend(journal, claim(journal), b"before")
-    one = nonce()
+    one = new_nonce()
     head = journal.append(at, one, payload)
     assert journal.append(at, one, payload) == head
     extend(journal, head, b"behind")
@@ -411,7 +396,7 @@ def test_a_large_append_is_fenced_and_leaves_no_entry(open_door: Open) -> None:
     head = extend(former, claim(former), b"a")
     new = claim(later, "ms2/1")
     with pytest.raises(FencedError):
-        former.append(head, nonce(), bytes(5 * MIB))
+        former.append(head, new_nonce(), bytes(5 * MIB))
     assert later.sighting().head == new
     assert [e.payload for e in read_all(later)] == [b"a"]
 
@@ -420,7 +405,7 @@ def test_a_large_append_is_fenced_and_leaves_no_entry(open_door: Open) -> None:
 def test_what_does_not_fit_is_refused(journal: Journal, payload: bytes) -> None:
     head = claim(journal)
     with pytest.raises(ValueError):
-        journal.append(head, nonce()[: 16 if len(payload) > 1 else 15], payload)
+        journal.append(head, new_nonce()[: 16 if len(payload) > 1 else 15], payload)
     assert journal.sighting().head == head
 
 
@@ -505,42 +490,14 @@ def test_an_acknowledged_append_is_seen_through_every_door(open_door: Open) -> N
         assert [entry.payload for entry in reader.read(number)] == [b"%d" % number]
 
 
-def append_surely(journal: Journal, nonces: Iterator[bytes], unsure: set[bytes]) -> Entry:
-    """Appends an entry behind whatever is the newest, and returns it once it is acknowledged."""
-    while True:
-        at, one = journal.sighting().head, next(nonces)
-        while True:
-            try:
-                new = journal.append(at, one, one)
-            except UnknownOutcomeError:
-                unsure.add(one)
-            except FencedError:
-                break
-            else:
-                return Entry(new.index, new.term, one, at.nonce, one)
-
-
 @pytest.mark.timeout(120)
 def test_appends_of_many_threads_make_one_chain(open_door: Open) -> None:
-    """All use the same owner and compare the whole head: that alone keeps them apart."""
     claim(open_door())
-    threads, each = 6, 12
-    doors = [open_door() for _ in range(threads)]
-    unsure: set[bytes] = set()
-
-    def work(journal: Journal) -> list[Entry]:
-        nonces = iter(nonce, None)
-        return [append_surely(journal, nonces, unsure) for _ in range(each)]
-
-    with ThreadPoolExecutor(threads) as pool:
-        acknowledged = [entry for part in pool.map(work, doors) for entry in part]
+    appenders = Appenders([open_door() for _ in range(6)], lambda nonce: nonce)
+    appenders.run(each=12)
     log = read_all(open_door())
-    assert [entry.index for entry in log] == list(range(1, len(log) + 1))
-    by_index = {entry.index: entry for entry in log}
-    assert len({entry.index for entry in acknowledged}) == threads * each
-    assert [by_index[entry.index] for entry in acknowledged] == acknowledged
-    others = {entry.nonce for entry in log} - {entry.nonce for entry in acknowledged}
-    assert others <= unsure, "an append that was refused is in the log"
+    appenders.check(log)
+    assert len(log) >= 6 * 12
 
 
 SOME_HEAD = Head(b"l" * 16, 3, 7, b"n" * NONCE_SIZE, "ms1/1")
@@ -555,8 +512,8 @@ QUESTIONS: dict[str, Callable[[Journal], object]] = {
 }
 CHANGES: dict[str, Callable[[Journal], object]] = {
     "claim": lambda door: door.claim(Sighting(SOME_HEAD, 0), "ms2/1"),
-    "append": lambda door: door.append(SOME_HEAD, nonce(), b"a"),
-    "append-large": lambda door: door.append(SOME_HEAD, nonce(), bytes(5 * MIB)),
+    "append": lambda door: door.append(SOME_HEAD, new_nonce(), b"a"),
+    "append-large": lambda door: door.append(SOME_HEAD, new_nonce(), bytes(5 * MIB)),
     "beat": lambda door: door.beat(SOME_HEAD),
 }
 

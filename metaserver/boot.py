@@ -30,7 +30,7 @@ from metaserver.overlay import Overlay
 from metaserver.quota.table import QuotaTable
 from metaserver.replies import ino_of_reply
 from metaserver.sessions import Session, Sessions
-from metaserver.store.waist import Snapshot, Store
+from metaserver.store.waist import Batch, Snapshot, Store
 from metaserver.trash import TrashTable, Tree, TreeState
 
 _EPOCH_SKIP = 1024  # map epochs that the last run may have used without making them durable
@@ -48,6 +48,29 @@ class Settings:
 
 
 def boot(store: Store, settings: Settings, time: Time) -> Engine:
+    """Raises ConfigError when the store is not one that this program can use, StoreError."""
+    booting = prepare(store, settings, time)
+    store.commit(booting.batch)
+    return booting.engine(store)
+
+
+@dataclass(frozen=True, slots=True)
+class Booting:
+    """What is committed before an engine can be made, and what the engine is made of. The batch may
+    be tried again until it is durable."""
+
+    batch: Batch
+    services: Services
+
+    def engine(self, store: Store) -> Engine:
+        """The batch is durable."""
+        engine = Engine(Overlay(store), self.services)
+        engine.progress.has_room(store.room())
+        engine.end_recovery_if_done()
+        return engine
+
+
+def prepare(store: Store, settings: Settings, time: Time) -> Booting:
     """Raises ConfigError when the store is not one that this program can use."""
     snapshot = store.snapshot()
     try:
@@ -56,11 +79,8 @@ def boot(store: Store, settings: Settings, time: Time) -> Engine:
         services = _services(snapshot, settings, time, cluster, first)
     finally:
         snapshot.close()
-    store.commit([*first.items(), *_reservations(services), *services.quotas.take_dirty()])
-    engine = Engine(Overlay(store), services)
-    engine.progress.has_room(store.room())
-    engine.end_recovery_if_done()
-    return engine
+    batch = [*first.items(), *_reservations(services), *services.quotas.take_dirty()]
+    return Booting(batch, services)
 
 
 def _found(snapshot: Snapshot, time: Time) -> dict[bytes, bytes]:

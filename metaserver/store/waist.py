@@ -27,6 +27,11 @@ class StoreFullError(StoreError):
     the same batch may fit later."""
 
 
+class StoreUncertainError(StoreError):
+    """The batch may be durable, or may become so: only committing the same batch again tells. No
+    other batch may be committed before."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreRoom:
     """The bytes that records take, and that they may take: by the store's bound, and by the free
@@ -65,7 +70,7 @@ class Store(Protocol):
 
     def commit(self, batch: Batch) -> None:
         """Writes the batch and waits until it is durable. If it raises StoreError, nothing was
-        written."""
+        written, except for StoreUncertainError."""
         ...
 
     def room(self) -> StoreRoom:

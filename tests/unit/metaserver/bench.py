@@ -48,12 +48,17 @@ class Bench:
     """One engine over a store; the test advances the time."""
 
     def __init__(
-        self, store: Store | None = None, *, targets: int = 2, settings: Settings = SETTINGS
+        self,
+        store: Store | None = None,
+        *,
+        targets: int = 2,
+        settings: Settings = SETTINGS,
+        engine: Engine | None = None,
     ) -> None:
         self.store = store or MemoryStore()
         self.now_ns = 1_000_000_000_000
         self.now_s = 1000.0
-        self.engine: Engine = boot(self.store, settings, self.time())
+        self.engine: Engine = engine or boot(self.store, settings, self.time())
         self.engine.gate.is_auditing = True  # every footprint is compared with what was written
         if targets:
             self.register(targets)
@@ -66,15 +71,19 @@ class Bench:
         return Connection(purpose, lambda: None, lambda: None)
 
     def register(self, targets: int, *, free: int = 1 << 39, node: int = 1) -> Registered:
+        client = self.ask_to_register(targets, free=free, node=node)
+        self.commit()
+        reply: Registered = client.take()
+        return reply
+
+    def ask_to_register(self, targets: int, *, free: int = 1 << 39, node: int = 1) -> "Client":
         reports = tuple(
             TargetReport(0, bytes([node, i]) * 8, 1, 1 << 40, free, 0, 0) for i in range(targets)
         )
         request = Register(0, bytes([node]) * 16, "n", f"127.0.0.1:{node}", b"", reports)
         client = Client(self, self.connect("server"))
         client.send(Op.REGISTER, request)
-        self.commit()
-        reply: Registered = client.take()
-        return reply
+        return client
 
     def commit(self) -> None:
         batch = self.engine.freeze()

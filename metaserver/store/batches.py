@@ -1,0 +1,66 @@
+"""How a commit batch lies in a journal's entry: packed, compressed, and with a sum.
+
+The form: a byte for the version, the XXH3 64 of what follows it (8 bytes), then, compressed by
+zlib, the pairs in the order of the batch: length of the key (u16), length of the value (u32; all
+ones: the key is deleted), key, value. An entry that is not exactly that is a DamagedJournalError:
+no part of it is used.
+"""
+
+import struct
+import zlib
+from typing import Final
+
+from fscommon.checksum import SUM_SIZE, xxh3_64_bytes
+from metaserver.store.journal import DamagedJournalError
+from metaserver.store.waist import Batch
+
+_VERSION: Final = b"\x01"
+_LEVEL: Final = 1  # records repeat each other: the fastest level takes most of it
+_LENGTHS: Final = struct.Struct("<HI")
+_DELETED: Final = 0xFFFF_FFFF
+_UNPACKED_MAX: Final = 1 << 30
+
+
+def pack_batch(batch: Batch) -> bytes:
+    parts: list[bytes] = []
+    for key, value in batch:
+        length = _DELETED if value is None else len(value)
+        parts += (_LENGTHS.pack(len(key), length), key, value or b"")
+    packed = zlib.compress(b"".join(parts), _LEVEL)
+    return _VERSION + xxh3_64_bytes(packed) + packed
+
+
+def unpack_batch(payload: bytes) -> list[tuple[bytes, bytes | None]]:
+    """Raises DamagedJournalError."""
+    packed = payload[1 + SUM_SIZE :]
+    if payload[:1] != _VERSION:
+        raise DamagedJournalError("an entry of the journal is of another version than this program")
+    if xxh3_64_bytes(packed) != payload[1 : 1 + SUM_SIZE]:
+        raise DamagedJournalError("an entry of the journal does not match its sum")
+    try:
+        return _pairs(_inflated(packed))
+    except (zlib.error, ValueError, struct.error) as error:
+        raise DamagedJournalError(f"an entry of the journal is no batch: {error}") from error
+
+
+def _inflated(packed: bytes) -> bytes:
+    inflating = zlib.decompressobj()
+    found = inflating.decompress(packed, _UNPACKED_MAX)
+    if not inflating.eof or inflating.unused_data:
+        raise ValueError("it does not end where it says, or is too large")
+    return found
+
+
+def _pairs(packed: bytes) -> list[tuple[bytes, bytes | None]]:
+    found: list[tuple[bytes, bytes | None]] = []
+    at = 0
+    while at < len(packed):
+        key_length, value_length = _LENGTHS.unpack_from(packed, at)
+        key_end = at + _LENGTHS.size + key_length
+        end = key_end + (0 if value_length == _DELETED else value_length)
+        if end > len(packed):
+            raise ValueError("it ends within a pair")
+        key = packed[at + _LENGTHS.size : key_end]
+        found.append((key, None if value_length == _DELETED else packed[key_end:end]))
+        at = end
+    return found

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from tests.cluster.process import (
 )
 
 USER = "postgres"
+_SETTINGS = "test.conf"
 Settings = Mapping[str, str]
 
 
@@ -60,6 +61,19 @@ def _children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def _has_ended(pid: int) -> bool:
+    """Also a process that begins or ends has an empty command line; but PostgreSQL does not start
+    while a process has the pid of the server before."""
+    reap(pid)
+    return not Path(f"/proc/{pid}").exists()
+
+
+def _wait_for_end(pid: int, children: Sequence[int] = ()) -> None:
+    # The children of a server that was killed are reaped by whoever adopts them, at some time.
+    if not wait_until(lambda: _has_ended(pid) and all(map(is_gone, children)), STOP_SECONDS_MAX):
+        raise ProcessError(f"PostgreSQL (pid {pid}) does not end")
+
+
 @dataclass
 class PostgresqlServer:
     """settings: of postgresql.conf, as they are at the next start."""
@@ -79,27 +93,25 @@ class PostgresqlServer:
 
     @property
     def _program(self) -> Program:
-        settings = {
-            "port": str(self.port),
-            "listen_addresses": HOST,
-            "unix_socket_directories": "",
-        } | self.settings
-        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        binary = str(_binaries() / "postgres")
-        argv = (binary, "-D", str(self.data), *words)
+        argv = (str(_binaries() / "postgres"), "-D", str(self.data))
         return Program("postgresql", argv, self.folder, _as_user())
 
-    def create(self) -> None:
+    def _prepare(self) -> None:
         self.password_file.write_text(self.password)
         self.give(self.folder)
         self.give(self.password_file)
+
+    def create(self) -> None:
+        self._prepare()
         self.run(
             *("initdb", "-D", str(self.data), "-U", USER, "--pwfile", str(self.password_file)),
             *("-A", "scram-sha-256", "-E", "UTF8", "--locale", "C", "--no-sync"),
         )
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.write(f"include '{_SETTINGS}'\n")
 
-    def run(self, program: str, *words: str) -> None:
-        """Runs one of PostgreSQL's programs. Raises ProcessError."""
+    def run(self, program: str, *words: str) -> str:
+        """Runs one of PostgreSQL's programs, and returns what it said. Raises ProcessError."""
         done = subprocess.run(
             [*_as_user(), str(_binaries() / program), *words],
             check=False,
@@ -110,6 +122,7 @@ class PostgresqlServer:
         )
         if done.returncode:
             raise ProcessError(f"{program} failed: {done.stderr}")
+        return done.stdout
 
     def give(self, path: Path) -> None:
         """Makes the server's user the owner."""
@@ -117,13 +130,23 @@ class PostgresqlServer:
             user = pwd.getpwnam(USER)
             os.chown(path, user.pw_uid, user.pw_gid)
 
+    def _write_settings(self) -> None:
+        settings = {
+            "port": str(self.port),
+            "listen_addresses": HOST,
+            "unix_socket_directories": "",
+        } | self.settings
+        path = self.data / _SETTINGS
+        path.write_text("".join(f"{name} = '{value}'\n" for name, value in settings.items()))
+        self.give(path)
+
     def start(self) -> None:
+        self._write_settings()
         program = self._program
         pid = program.start(ready=False)
 
         def is_ready() -> bool:
-            reap(pid)
-            if not Path(f"/proc/{pid}").exists():  # its command line is empty for a moment
+            if _has_ended(pid):
                 raise ProcessError(f"PostgreSQL has ended:\n{tail(program.log_path)}")
             with contextlib.suppress(ProcessError):
                 self.run("pg_isready", "-q", "-h", HOST, "-p", str(self.port))
@@ -142,7 +165,9 @@ class PostgresqlServer:
 
     def stop(self) -> None:
         """Ends it without a wait for its clients."""
-        stop_pid(self.pid, signal.SIGINT)
+        pid = self.pid
+        stop_pid(pid, signal.SIGINT)
+        _wait_for_end(pid)
 
     def signal_all(self, sign: signal.Signals) -> None:
         """Signals the server and its processes, of which each connection has one."""
@@ -154,12 +179,11 @@ class PostgresqlServer:
         """Kills the server with all its processes."""
         pid = self.pid
         os.kill(pid, signal.SIGSTOP)  # so that it starts no more of them
-        pids = [pid, *_children(pid)]
-        for one in reversed(pids):
+        children = _children(pid)
+        for one in (*children, pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
-        if not wait_until(lambda: all(map(is_gone, pids)), STOP_SECONDS_MAX):
-            raise ProcessError(f"PostgreSQL (pid {pid}) survived SIGKILL")
+        _wait_for_end(pid, children)
 
     def url(self, **words: str) -> str:
         return f"postgresql://{USER}@{HOST}:{self.port}/{USER}" + query(words)
@@ -169,10 +193,21 @@ class PostgresqlServer:
             self.url(), name=name, timeout_s=timeout_s, password_file=self.password_file
         )
 
-    def sql(self, statement: str) -> None:
-        """Runs a statement as an administrator."""
+    def sql(self, statement: str) -> str:
+        """Runs a statement as an administrator; columns of its answer are separated by |."""
         words = (f"dbname={USER}", "-h", HOST, "-p", str(self.port), "-U", USER)
-        self.run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-c", statement, *words)
+        return self.run("psql", "-qAt", "-v", "ON_ERROR_STOP=1", "-c", statement, *words).strip()
+
+    def follow(self, primary: "PostgresqlServer") -> None:
+        """Creates this server as a standby of another one that has the same password."""
+        self._prepare()
+        self.run(
+            *("pg_basebackup", "-D", str(self.data), "-R", "--no-sync", "-c", "fast"),
+            *("-h", HOST, "-p", str(primary.port), "-U", USER),
+        )
+
+    def promote(self) -> None:
+        self.run("pg_ctl", "promote", "-D", str(self.data))
 
     def use_tls(self, certificates: Certificates) -> None:
         """From the next start on."""
@@ -193,13 +228,14 @@ def query(words: Settings) -> str:
 
 
 @contextlib.contextmanager
-def new_server(settings: Settings | None = None) -> Iterator[PostgresqlServer]:
+def new_server(
+    settings: Settings | None = None, password: str | None = None
+) -> Iterator[PostgresqlServer]:
     """A server that is not created yet; it is removed at the end."""
     # It is not in a folder of the test, because its user may not go there.
     with tempfile.TemporaryDirectory(prefix="braidfs-postgresql-") as folder:
-        server = PostgresqlServer(
-            Path(folder), free_port(set()), secrets.token_hex(8), dict(settings or {})
-        )
+        password = password or secrets.token_hex(8)
+        server = PostgresqlServer(Path(folder), free_port(set()), password, dict(settings or {}))
         try:
             yield server
         finally:
@@ -208,8 +244,10 @@ def new_server(settings: Settings | None = None) -> Iterator[PostgresqlServer]:
 
 
 @contextlib.contextmanager
-def started_server(settings: Settings | None = None) -> Iterator[PostgresqlServer]:
-    with new_server(settings) as server:
+def started_server(
+    settings: Settings | None = None, password: str | None = None
+) -> Iterator[PostgresqlServer]:
+    with new_server(settings, password) as server:
         server.create()
         server.start()
         yield server

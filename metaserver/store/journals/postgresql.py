@@ -455,7 +455,7 @@ class PostgresqlJournal:
             return EngineMember(endpoint, False, alarms=(str(error),))
         try:
             refusal = self._refusal(session)
-            used = _integer(session.execute(_SIZE).rows[0][0])
+            used = _size_of_database(session)
         except (LostError, ReplyError) as error:
             return EngineMember(endpoint, False, alarms=(str(error),))
         finally:
@@ -497,6 +497,13 @@ def _endpoint(words: _Words) -> str:
     return f"{host}:{words.get('port', '5432')}"
 
 
+def _size_of_database(session: Session) -> int:
+    try:
+        return _integer(session.execute(_SIZE).rows[0][0])
+    except ReplyError:  # not every database that speaks the protocol can tell
+        return 0
+
+
 def _full(error: ReplyError) -> JournalFullError | None:
     is_full = error.sqlstate == sessions.DISK_FULL
     return JournalFullError(f"PostgreSQL has no room: {error}") if is_full else None
@@ -507,7 +514,7 @@ def _make(session: Session, statement: str) -> None:
         session.execute(statement)
     except ReplyError as error:
         # Another metaserver makes the tables at the same moment, and was first.
-        if error.sqlstate not in (sessions.UNIQUE_VIOLATION, sessions.DUPLICATE_TABLE):
+        if error.sqlstate not in sessions.DUPLICATES:
             raise
 
 
@@ -533,4 +540,4 @@ def _integer(value: bytes | None) -> int:
 
 
 def _text(value: bytes | None) -> str:
-    return (value or b"").decode()
+    return (value or b"").decode(errors="replace")

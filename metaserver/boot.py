@@ -18,6 +18,7 @@ from fscommon.types import ROOT_INO, Ino, NodeId, SessionId, TargetId, Txn
 from fscommon.wire.codec import decode
 from fscommon.wire.ops import OPENING, Op
 from metaserver import records
+from metaserver.backups import Backups
 from metaserver.context import Progress, Services
 from metaserver.engine import Engine, Time
 from metaserver.intents import Intents
@@ -76,7 +77,7 @@ def prepare(store: Store, settings: Settings, time: Time) -> Booting:
     try:
         first = _found(snapshot, time)
         cluster = first.get(records.CLUSTER_KEY) or snapshot.get(records.CLUSTER_KEY) or b""
-        services = _services(snapshot, settings, time, cluster, first)
+        services = _services(snapshot, settings, time, cluster, first, Backups(store))
     finally:
         snapshot.close()
     batch = [*first.items(), *_reservations(services), *services.quotas.take_dirty()]
@@ -116,7 +117,12 @@ def _number(snapshot: Snapshot, key: bytes) -> int:
 
 
 def _services(
-    snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes, first: dict[bytes, bytes]
+    snapshot: Snapshot,
+    settings: Settings,
+    time: Time,
+    cluster: bytes,
+    first: dict[bytes, bytes],
+    backups: Backups,
 ) -> Services:
     keys = _keys(snapshot)
     sessions = _sessions(snapshot, keys, time)
@@ -138,6 +144,7 @@ def _services(
         trash=_trash(snapshot),
         started_s=time.now_s,
         leases=leases,
+        backups=backups,
     )
 
 

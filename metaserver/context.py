@@ -13,6 +13,7 @@ from typing import Final
 from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability, map_epoch_of
 from fscommon.types import Ino, SessionId, Txn
+from metaserver.backups import Backups
 from metaserver.intents import Intents
 from metaserver.keys import ClientKey, ClientKeys
 from metaserver.leases.table import Leases
@@ -70,6 +71,7 @@ class Services:
     sessions: Sessions
     intents: Intents
     leases: Leases
+    backups: Backups
     started_s: float = 0.0  # monotonic
     locks: LockTable = field(default_factory=LockTable)
     quotas: QuotaTable = field(default_factory=QuotaTable)
@@ -116,6 +118,7 @@ class Context:
     services: Services
     key: ClientKey | None = None  # the client's own key, if it has one
     replayed: Replayed | None = None
+    peer: object = None  # the connection of the request
     # What follows is for the engine. It takes effect only if the op succeeds.
     wait_durable: bool = False  # the reply waits until this op and everything before is durable
     wait_truncate: Ino | None = None  # the reply waits until the truncate of this inode has ended

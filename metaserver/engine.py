@@ -212,6 +212,7 @@ class Engine:
         context = Context(
             connection.session, time.now_ns, time.now_s, self.services, connection.key
         )
+        context.peer = connection
         header = frame.header
         call = OpCall(row, request, header.request_id, header.body_checksum, time.now_s, claim)
         outcome = self._execute(call, context)
@@ -424,9 +425,8 @@ class Engine:
     ) -> None:
         self._count(connection, row, frame, int(error.status))
         if not frame.header.flags & FLAG_ONEWAY:
-            self._send(
-                connection, frame.header, _failure(error, Txn(0))
-            )  # no hold: it shows nothing
+            # There is no hold, as it shows nothing.
+            self._send(connection, frame.header, _failure(error, Txn(0)))
             self.answered(row.op, now_s)
 
     def _count(self, connection: Connection, row: OpRow, frame: Frame, status: int) -> None:

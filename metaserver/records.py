@@ -224,6 +224,7 @@ QUOTA_KEY: Final = meta_key("quota")  # if it exists, the `Q` records are comple
 QUOTA_COUNTS: Final = b"xattrs"  # its value where accounts include xattrs
 RECOVERY_KEY: Final = meta_key("recovery")  # the last txn when the unfinished recovery began
 SCHEMA_VERSION: Final = 1
+KEYS_END: Final = b"\xff"  # behind the keys of all records
 
 
 def pack_number(value: int) -> bytes:

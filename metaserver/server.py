@@ -6,6 +6,7 @@ of their own connection, and while too many records are uncommitted. All other w
 engine.
 """
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ from metaserver.page.source import PageSource
 from metaserver.peers import Peers
 from metaserver.reaper import Reaper
 from metaserver.sessions import SYSTEM_SESSION
+from metaserver.state_directory import STORE, check_restored, held
 from metaserver.storage import StorageCalls
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Store
@@ -181,6 +183,7 @@ class Metaserver:
             gauge.dec()
             if connection is not None:
                 self._peers.ended(connection)
+                self.engine.services.backups.closed(connection)
                 self.engine.closed(connection)
 
     async def _receive(self, connection: Connection, stream: FrameStream) -> None:
@@ -260,8 +263,15 @@ class Metaserver:
         while True:
             self._show()
             self._peers.end_late()
+            self._end_backups()
             self._after_requests()  # evictions make intents
             await trio.sleep(_GAUGES_S)
+
+    def _end_backups(self) -> None:
+        room = self.engine.progress.room
+        count = self.engine.services.backups.expire(self._now().now_s, is_full=room.is_full)
+        if count:
+            self._log.warning("backups were given up", count=count, store_is_full=room.is_full)
 
     async def _serve_page(self) -> None:
         own = functools.partial(certificate_ends_s, self._transport)
@@ -338,25 +348,35 @@ def _known_purpose(purpose: str) -> str:
 
 async def _main(config: MetaserverConfig, service: Service) -> None:
     key = load_key(config.key_file)
-    try:
-        store = LmdbStore(
-            config.state_directory / "store",
-            size_max=config.store_size_max,
-            on_damage=lambda text: service.log.error(
-                "damaged metadata: its users get EIO", what=text
-            ),
-        )
-    except OSError as error:
-        raise ConfigError(f"state_directory {config.state_directory}: {error.strerror}") from error
-    try:
+    with contextlib.ExitStack() as until_the_end:
+        store = _open_store(config, service, until_the_end)
         transport = transport_of(config.tls_settings(), service.log)
         metaserver = Metaserver(config, store, service.metrics, key=key, transport=transport)
         async with open_tasks() as tasks:
             address = await tasks.start(metaserver.run, service.stopping)
             service.log.info("serving", address=address)
             service.ready()
-    finally:
-        store.close()
+
+
+def _open_store(
+    config: MetaserverConfig, service: Service, until_the_end: contextlib.ExitStack
+) -> LmdbStore:
+    """Takes the state directory and opens its store. Raises ConfigError, StoreError."""
+    directory = config.state_directory
+    try:
+        until_the_end.enter_context(held(directory))
+        check_restored(directory)
+        store = LmdbStore(
+            directory / STORE,
+            size_max=config.store_size_max,
+            on_damage=lambda text: service.log.error(
+                "damaged metadata: its users get EIO", what=text
+            ),
+        )
+    except OSError as error:
+        raise ConfigError(f"state_directory {directory}: {error.strerror}") from error
+    until_the_end.callback(store.close)
+    return store
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from .frame import Group, run_cli
 from .key import key
 from .layout import layout
 from .lock import lock
+from .meta import meta
 from .mounting import mount
 from .net import net
 from .node import node
@@ -45,6 +46,7 @@ VERBS: tuple[click.Command, ...] = (
     key,
     layout,
     lock,
+    meta,
     mount,
     net,
     node,

@@ -99,6 +99,9 @@ class Op(IntEnum):
     KEY_LIST = 222
     KEY_REVOKE = 223
     TARGET_SET = 224
+    BACKUP_BEGIN = 225
+    BACKUP_NEXT = 226
+    BACKUP_END = 227
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,9 @@ SPECS: dict[Op, Spec] = {
     Op.KEY_LIST: _SAFE,
     Op.KEY_REVOKE: _SAFE,
     Op.TARGET_SET: _SAFE,
+    Op.BACKUP_BEGIN: Spec(Retry.NEVER),
+    Op.BACKUP_NEXT: _SAFE,
+    Op.BACKUP_END: _SAFE,
 }
 
 # Mutations whose reply also registers the inode that they created as open.

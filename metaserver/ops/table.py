@@ -5,6 +5,7 @@ from typing import Final
 from fscommon.wire.ops import Op
 from metaserver.ops import (
     admin,
+    backup,
     barrier,
     close,
     cluster,
@@ -41,6 +42,7 @@ from metaserver.ops.row import OpRow
 
 FILES: Final = (
     admin,
+    backup,
     barrier,
     close,
     cluster,

@@ -83,6 +83,8 @@ def test_the_engine_tells_of_every_op_that_changes_the_cluster() -> None:
         Op.TRASH_TREES,
         Op.TRASH_LIST,
         Op.TRASH_BY_AGE,
+        Op.BACKUP_NEXT,
+        Op.BACKUP_END,
     }
     of_administrators = {op for op, row in ROWS.items() if row.access is Access.ADMIN}
     audited = {op for op, row in ROWS.items() if row.audited is not None}

@@ -1,0 +1,47 @@
+"""The metaserver's state directory: who uses it, and what lies in it.
+
+A running metaserver, and a restore into it, hold an flock(2) on the file `lock` there, so that
+there is one of them at a time. The kernel lets go of it whatever ends the process. The store is in
+`store`. A restore writes into `store.restoring` and renames that at its end; what an interrupted
+restore leaves is never taken for a store.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from fscommon.errors import ConfigError
+
+STORE: Final = "store"
+RESTORING: Final = "store.restoring"
+_LOCK: Final = "lock"
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Holds the directory, which is made if it is not there. Raises ConfigError if another process
+    has it, OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            said = "a running metaserver, or a restore"
+            raise ConfigError(f"{directory} is in use by another process: {said}") from None
+        yield
+    finally:
+        os.close(file)
+
+
+def check_restored(directory: Path) -> None:
+    """Raises ConfigError if a restore into the directory was interrupted: a metaserver that began
+    anew there would be that of another cluster."""
+    if (directory / RESTORING).exists() and not (directory / STORE).exists():
+        raise ConfigError(
+            f"a restore into {directory} was interrupted: run `braidfs meta restore` again, "
+            f"or remove {directory / RESTORING} to begin a new cluster"
+        )

@@ -23,6 +23,7 @@ PACKAGING = ROOT / "packaging" / "debian"
 NAMES = ("braidfs", "braidfs-metaserver", "braidfs-storageserver")
 CONFFILES = ("/etc/braidfs/admin.toml", "/etc/braidfs/client.toml")
 MOUNT_UNIT = "braidfs-mount@.service"
+BACKUP_UNITS = {"braidfs-meta-backup.service", "braidfs-meta-backup.timer"}
 
 
 def output(*words: object) -> str:
@@ -40,7 +41,9 @@ def test_every_program_and_unit_has_a_package() -> None:
     packages = re.findall(r"^Package: (.+)$", (PACKAGING / "control").read_text(), re.M)
     assert tuple(packages) == NAMES
     units = {unit.name for unit in (ROOT / "packaging" / "systemd").iterdir()}
-    assert units == {f"{name}.service" for name in NAMES[1:]} | {MOUNT_UNIT}
+    assert units == {f"{name}.service" for name in NAMES[1:]} | {MOUNT_UNIT} | BACKUP_UNITS
+    held = (PACKAGING / "braidfs-metaserver.install").read_text()
+    assert all(f"debian/{unit} lib/systemd/system" in held for unit in BACKUP_UNITS)
     assert f"debian/{MOUNT_UNIT} lib/systemd/system" in (PACKAGING / "braidfs.install").read_text()
 
 

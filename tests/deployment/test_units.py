@@ -93,7 +93,7 @@ def test_units_verify(host: Host) -> None:
     assert "braidfs" not in seen.stderr + seen.stdout
 
 
-@pytest.mark.parametrize("unit", sorted(unit.name for unit in UNITS.iterdir()))
+@pytest.mark.parametrize("unit", sorted(unit.name for unit in UNITS.glob("*.service")))
 def test_units_expose_little(unit: str) -> None:
     words = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNITS / unit)]
     seen = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
@@ -124,6 +124,17 @@ def test_a_target_is_added_by_reloading_the_unit(host: Host) -> None:
     host.run("systemctl", "reload", "braidfs-storageserver")
     assert show(host, "braidfs-storageserver", "MainPID") == pid
     assert host.text("stat", "-c", "%U %a", "/etc/braidfs/storageserver.toml") == "root 644\n"
+
+
+def test_the_timer_of_backups(host: Host) -> None:
+    folder = "/var/lib/braidfs/backups"
+    assert show(host, "braidfs-meta-backup.timer", "UnitFileState") == "disabled"
+    host.run("systemctl", "enable", "--now", "braidfs-meta-backup.timer")
+    host.run("systemctl", "start", "braidfs-meta-backup.service")
+    (name,) = host.text("ls", folder).split()
+    host.run("braidfs", "meta", "verify", f"{folder}/{name}")
+    assert host.text("stat", "-c", "%U %a", f"{folder}/{name}") == "braidfs 600\n"
+    host.run("systemctl", "disable", "--now", "braidfs-meta-backup.timer")
 
 
 def test_fstab_mounts_on_demand_and_with_mount_a(host: Host) -> None:

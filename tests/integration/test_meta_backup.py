@@ -90,7 +90,7 @@ def fsck(cluster: Cluster) -> None:
 
 @pytest.mark.expects_warnings
 @pytest.mark.expects_log("has lost")
-def test_names_of_before_the_backup_come_back(make_cluster: ClusterMaker, localdir: Path) -> None:
+def test_names_come_back(make_cluster: ClusterMaker, localdir: Path) -> None:
     cli = Cli(make_cluster(storage_servers=2, targets=1, settings=SHORT_SESSIONS))
     cluster, mount = cli.cluster, cli.cluster.mount_path
     write_all(mount / "before", 40)

@@ -143,7 +143,8 @@ class Journal(Protocol):
 
         Raises FencedError, JournalFullError, UnknownOutcomeError: the caller calls again with the
         same three arguments, and nothing else, until the outcome is known. If an earlier attempt
-        has succeeded, the call returns its head.
+        has succeeded, the call returns its head. A call may make several attempts itself; so after
+        FencedError only the log says whether the entry is in it.
         """
         ...
 

@@ -19,6 +19,7 @@ from metaserver.store.journal import (
     DamagedJournalError,
     EngineMember,
     Entry,
+    FencedError,
     Head,
     Journal,
     JournalFullError,
@@ -372,6 +373,25 @@ def test_damage_is_told(server: PostgresqlServer, damage: str) -> None:
     server.sql(damage)
     with pytest.raises(DamagedJournalError):
         journal.read(0)
+
+
+@pytest.mark.parametrize(
+    "damage", ["UPDATE braidfs_journal SET nonce = 'x'", "DELETE FROM braidfs_journal"]
+)
+def test_nothing_is_appended_to_a_damaged_head(server: PostgresqlServer, damage: str) -> None:
+    journal = server.journal()
+    seen = journal.sighting()
+    head = journal.claim(seen, "ms1/1")
+    server.sql(damage)
+    changes: list[Callable[[], object]] = [
+        lambda: journal.append(head, nonce(), b"a"),
+        lambda: journal.claim(seen, "ms1/1"),
+    ]
+    for change in changes:
+        with pytest.raises(FencedError):
+            change()
+    with pytest.raises(DamagedJournalError):
+        journal.sighting()
 
 
 def test_tables_of_a_later_program(server: PostgresqlServer) -> None:

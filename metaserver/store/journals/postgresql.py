@@ -348,6 +348,8 @@ class PostgresqlJournal:
     def _change(self, what: str, call: Callable[[Session], _Result]) -> _Result:
         try:
             return self._attempt(call, time.monotonic() + self._timeout_s)
+        except DamagedJournalError as error:  # so the head is not as the caller has seen it
+            raise FencedError(str(error)) from error
         except ReplyError as error:
             unknown = UnknownOutcomeError(f"PostgreSQL refused {what}: {error}")
             raise _full(error) or unknown from error

@@ -19,6 +19,7 @@ from fscommon.checksum import xxh3_64
 from fscommon.errors import BraidError
 
 VERSION: Final = 1
+CLUSTER_LENGTH: Final = 16
 KEY_LENGTH_MAX: Final = 511
 BLOCK_LENGTH: Final = 1 << 20  # a block ends when it has so many bytes, before compression
 BLOCK_LENGTH_MAX: Final = 8 << 20

@@ -21,7 +21,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
 
-from fscommon.archive import ArchiveReader, ArchiveWriter, BadRecordsError, Head, unpack_records
+from fscommon.archive import (
+    CLUSTER_LENGTH,
+    ArchiveReader,
+    ArchiveWriter,
+    BadRecordsError,
+    Head,
+    unpack_records,
+)
 from fscommon.errors import BraidError, ConfigError, ProtocolError
 from fscommon.rpc.caller import Caller
 from fscommon.wire.backup import BackupBegun, BackupEnd, BackupNext, BackupPart
@@ -32,6 +39,7 @@ from .frame import EXIT_INTERRUPTED, EXIT_USAGE, Command, Group, Reach, json_opt
 from .words import number, size
 
 _NAME: Final = "braidfs-%Y%m%dT%H%M%SZ.backup"
+_PART_S_MAX: Final = 86_400.0  # a file that nobody has written to for so long is no backup in work
 _NAMED: Final = re.compile(r"braidfs-\d{8}T\d{6}Z\.backup")
 
 
@@ -124,9 +132,15 @@ def _sync(directory: Path) -> None:
 
 
 def _remove_old(directory: Path, keep: int) -> int:
+    """Removes backups beyond `keep`, and what killed commands have left. Returns how many backups
+    are gone."""
     names = sorted(path for path in directory.iterdir() if _NAMED.fullmatch(path.name))
     for path in names[:-keep]:
         path.unlink()
+    for path in directory.glob("*.backup.part"):
+        is_old = path.stat().st_mtime < time.time() - _PART_S_MAX
+        if is_old and _NAMED.fullmatch(path.name.removesuffix(".part")):
+            path.unlink()
     return max(0, len(names) - keep)
 
 
@@ -194,7 +208,9 @@ def _last_key(part: BackupPart, after: bytes) -> bytes:
             count += 1
     except BadRecordsError as error:
         raise ProtocolError(f"a part of the backup is wrong: {error}") from error
-    if count != part.count or (count == 0 and not part.end) or len(part.cluster) != 16:
+    if len(part.cluster) != CLUSTER_LENGTH:
+        raise ProtocolError("a part of the backup names no cluster")
+    if count != part.count or (count == 0 and not part.end):
         raise ProtocolError(f"a part of the backup has {count} records, and says {part.count}")
     return last
 

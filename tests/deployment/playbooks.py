@@ -90,6 +90,7 @@ class Playbooks:
                     "storageserver_listen": "{{ address }}:7411",
                     "storageserver_targets": [{"path": "/srv/braidfs/t1"}],
                     "metaserver_settings": {"stripe_width_max": 8},
+                    "metaserver_backup_directory": "/srv/braidfs/nightly",
                     **self.variables,
                 },
                 "children": {

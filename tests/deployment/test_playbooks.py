@@ -149,6 +149,14 @@ def assert_options_work(host: Host) -> None:
     host.run("kill", "-9", before)
     host.run("sh", "-c", "cmp /run/a /data/a && echo more > /data/more && sync /data/more")
     assert before not in host.text("pgrep", "-f", "mount.fuse.braidfs").split()
+    _assert_backups_are_made(host)
+
+
+def _assert_backups_are_made(host: Host) -> None:
+    assert host.text("systemctl", "is-active", "braidfs-meta-backup.timer").strip() == "active"
+    host.run("systemctl", "start", "braidfs-meta-backup.service")
+    (backup,) = host.text("ls", "/srv/braidfs/nightly").split()
+    host.run("braidfs", "meta", "verify", f"/srv/braidfs/nightly/{backup}")
 
 
 def give_a_client_a_key_of_its_own(host: Host, playbooks: Playbooks) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster
+from metaserver.state_directory import held
+from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
@@ -209,12 +210,38 @@ def test_backups_in_a_directory_are_kept_by_number(cluster: Cluster, localdir: P
     for hour in range(5):
         (folder / f"braidfs-20200101T{hour:02}0000Z.backup").write_bytes(b"old")
     (folder / "braidfs-note.txt").write_bytes(b"of somebody else")
+    killed, in_work = (folder / f"braidfs-20200101T00000{n}Z.backup.part" for n in (1, 2))
+    for path in (killed, in_work):
+        path.write_bytes(b"half")
+    os.utime(killed, (0, 0))
     text = cli.text("meta", "backup", folder, "--keep", 2)
     assert "4 older backups were removed" in text
+    assert in_work.exists() and not killed.exists()
+    in_work.unlink()
     left = sorted(path.name for path in folder.iterdir())
     assert left[0] == "braidfs-20200101T040000Z.backup" and left[2] == "braidfs-note.txt"
     assert len(left) == 3
     cli.run("meta", "verify", folder / left[1])
+
+
+def test_a_state_directory_has_one_metaserver(cluster: Cluster, localdir: Path) -> None:
+    state, config = localdir / "state", localdir / "metaserver.toml"
+    config.write_text(
+        f'state_directory = "{state}"\nkey_file = "{cluster.plan.key_file}"\n'
+        'listen = "127.0.0.1:0"\n'
+    )
+
+    def refused() -> str:
+        words = (str(BIN / "braidfs-metaserver"), "--config", str(config))
+        ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended
+        assert not (state / "store").exists()
+        return ended.stderr
+
+    with held(state):
+        assert f"{state} is in use by another process" in refused()
+    (state / "store.restoring").mkdir()
+    assert f"a restore into {state} was interrupted" in refused()
 
 
 def test_what_a_backup_refuses(cluster: Cluster, localdir: Path) -> None:

@@ -17,10 +17,11 @@ from tests.dev.steps import ROOT
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 GUIDE = (ROOT / "docs" / "OPERATIONS.md").read_text()
-# Lines of the code blocks, without their remarks, command by command.
+# Lines of the code blocks in no other language, without their remarks, command by command.
 LINES = [
     command.strip()
-    for block in re.findall(r"^```\n(.*?)^```", GUIDE, re.M | re.S)
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, re.M | re.S)
+    if not language
     for line in block.splitlines()
     for command in re.sub(r"\s{2,}#.*", "", line).split("&&")
 ]

@@ -20,6 +20,7 @@ SILENCE_S: Final = 60.0
 class _Backup:
     owner: object  # its connection
     heard_s: float
+    whole: bool  # with stored replies
     snapshot: Snapshot | None = None
 
     def close(self) -> None:
@@ -35,16 +36,17 @@ class Backups:
     def __len__(self) -> int:
         return len(self._backups)
 
-    def begin(self, owner: object, now_s: float) -> int:
+    def begin(self, owner: object, now_s: float, *, whole: bool) -> int:
         """Returns the id of a new backup. Raises EBUSY."""
         if len(self._backups) >= BACKUPS_MAX:
             raise FsError(Status.EBUSY, f"{BACKUPS_MAX} backups are running: try again later")
         number = secrets.randbits(63) + 1
-        self._backups[number] = _Backup(owner, now_s)
+        self._backups[number] = _Backup(owner, now_s, whole)
         return number
 
-    def snapshot(self, number: int, owner: object, now_s: float) -> Snapshot:
-        """Returns the snapshot of the backup, which the first call takes. Raises ENOENT."""
+    def snapshot(self, number: int, owner: object, now_s: float) -> tuple[Snapshot, bool]:
+        """Returns the snapshot of the backup, which the first call takes, and whether it is read
+        whole. Raises ENOENT."""
         backup = self._backups.get(number)
         if backup is None or backup.owner is not owner:
             said = "it was silent for a minute, or the metadata store is full"
@@ -52,7 +54,7 @@ class Backups:
         backup.heard_s = now_s
         if backup.snapshot is None:
             backup.snapshot = self._store.snapshot()
-        return backup.snapshot
+        return backup.snapshot, backup.whole
 
     def end(self, number: int, owner: object) -> None:
         """Does nothing if there is no such backup."""

@@ -52,7 +52,7 @@ def boot(store: Store, settings: Settings, time: Time) -> Engine:
     """Raises ConfigError when the store is not one that this program can use, StoreError."""
     booting = prepare(store, settings, time)
     store.commit(booting.batch)
-    return booting.engine(store)
+    return booting.engine(Overlay(store))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class Booting:
     batch: Batch
     services: Services
 
-    def engine(self, store: Store) -> Engine:
-        """The batch is durable."""
-        engine = Engine(Overlay(store), self.services)
-        engine.progress.has_room(store.room())
+    def engine(self, overlay: Overlay) -> Engine:
+        """overlay: over the store, which has the batch durably."""
+        engine = Engine(overlay, self.services)
+        engine.progress.has_room(overlay.room())
         engine.end_recovery_if_done()
         return engine
 

@@ -3,8 +3,10 @@
 There is one task, and one thread at a time. The task freezes a batch every commit interval, or at
 once when a request waits for it. The thread writes the batch and waits for the disk; meanwhile the
 event loop fills the next batch. While the store is full, every request that needs a commit waits,
-and reads go on. This should not happen, as a nearly full store accepts few changes. If the store
-fails, the program ends; clients replay what was answered to the next one.
+and reads go on. This should not happen, as a nearly full store accepts few changes. A batch whose
+outcome is not known, as its journal did not answer, is committed again until it is. If the store
+fails, or another metaserver has become active, `run` raises; clients replay what was answered to
+the next one.
 """
 
 import contextlib
@@ -17,9 +19,11 @@ import trio
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from metaserver.engine import Engine
-from metaserver.store.waist import Batch, Store, StoreFullError, StoreRoom
+from metaserver.store.waist import Batch, Store, StoreFullError, StoreRoom, StoreUncertainError
 
 FULL_RETRY_S: Final = 0.5
+UNCERTAIN_RETRY_S: Final = 0.05
+DRAIN_S_MAX: Final = 10.0
 LOG_FULL_S: Final = 60.0
 
 
@@ -53,10 +57,17 @@ class Committer:
 
     async def drain(self) -> None:
         """Commits what is left when the program ends. run() has been cancelled before. What does
-        not fit into the store is left to the clients' replays."""
+        not fit into the store, or is uncertain for DRAIN_S_MAX, is left to the clients' replays."""
+        until_s = trio.current_time() + DRAIN_S_MAX
         with contextlib.suppress(StoreFullError):
             while self._engine.dirty or self._frozen is not None:
-                await self._commit_once()
+                try:
+                    await self._commit_once()
+                except StoreUncertainError as error:
+                    if trio.current_time() > until_s:
+                        self._log.error("changes are left to the clients", error=error)
+                        return
+                    await trio.sleep(UNCERTAIN_RETRY_S)
 
     async def room(self) -> None:
         """Waits while too much is uncommitted."""
@@ -72,19 +83,26 @@ class Committer:
             await self.committed.wait()
 
     async def _commit(self) -> None:
-        logged_at = -inf
+        logged_at = {"full": -inf, "uncertain": -inf}
+
+        def log(kind: str, event: str, error: Exception) -> None:
+            if trio.current_time() - logged_at[kind] > LOG_FULL_S:
+                logged_at[kind] = trio.current_time()
+                self._log.error(event, error=error)
+
         while True:
             try:
                 return await self._commit_once()
             except StoreFullError as error:
                 self._engine.progress.has_room(StoreRoom(0, 0))
-                if trio.current_time() - logged_at > LOG_FULL_S:
-                    logged_at = trio.current_time()
-                    self._log.error("changes wait: the store is full", error=error)
-            await trio.sleep(FULL_RETRY_S)
+                log("full", "changes wait: the store is full", error)
+                await trio.sleep(FULL_RETRY_S)
+            except StoreUncertainError as error:
+                log("uncertain", "changes wait: the journal does not answer", error)
+                await trio.sleep(UNCERTAIN_RETRY_S)
 
     async def _commit_once(self) -> None:
-        """Raises StoreFullError and keeps the batch if it does not fit."""
+        """Raises StoreFullError, StoreUncertainError, and keeps the batch; raises StoreError."""
         if self._frozen is None:
             self._dirty = trio.Event()
             self._urgent = trio.Event()

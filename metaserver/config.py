@@ -1,5 +1,7 @@
 """The metaserver's TOML file (fscommon.config loads it)."""
 
+import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +18,16 @@ from fscommon.limits import (
 )
 from fscommon.net.address import parse_address
 from fscommon.observe.endpoint import HttpCertificate
+from metaserver.store.journals.address import parse_journal
+from metaserver.store.journals.settings import JournalSettings
 
 _CHUNK_SIZE = ByteSize(CHUNK_SIZE_DEFAULT)
 _STORE_SIZE = ByteSize(0)
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_NAME_LENGTH_MAX = 64
+# With a journal, an absent client is given up sooner: nobody is served before all have returned.
+_TIMEOUT_S = 30.0
+_TIMEOUT_WITH_JOURNAL_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +39,8 @@ class MetaserverConfig:
     page_listen: str = ""  # address of the cluster's page for browsers; empty: off
     log_level: str = "info"
     log_file: str = ""
-    session_timeout_s: float = 30.0
-    lease_duration_s: float = 30.0  # at most session_timeout_s
+    session_timeout_s: float = 0.0  # 0: 30 seconds, or 12 with a journal
+    lease_duration_s: float = 0.0  # at most session_timeout_s; 0: as long as that
     leases_per_session_max: int = 100_000
     commit_interval_ms: float = 5.0
     chunk_size: ByteSize = _CHUNK_SIZE
@@ -42,6 +51,16 @@ class MetaserverConfig:
     tls_key: Path = KEY_FILE
     tls_ca: Path = AUTHORITY_FILE  # the authority whose certificates are accepted
     http_tls: bool = False  # metrics and the page by https, with tls_certificate
+    journal: str = (
+        ""  # of several metaservers: etcd://H1,H2,H3/PREFIX, or postgresql://...; or none
+    )
+    name: str = ""  # of this metaserver in the journal, unlike all others'; empty: the host's name
+    address: str = ""  # at which others reach this metaserver; empty: what `listen` says
+    journal_user: str = ""  # of etcd; PostgreSQL's is in `journal`
+    journal_password_file: str = ""
+    journal_ca: str = ""  # for etcd with TLS; empty: the system's authorities
+    journal_certificate: str = ""
+    journal_key: str = ""
 
     def __post_init__(self) -> None:
         self.tls_settings()
@@ -53,14 +72,54 @@ class MetaserverConfig:
             raise ValueError(f"chunk_size is not a multiple of {CHUNK_SIZE_MIN}")
         if not 1 <= self.stripe_width_max <= STRIPE_WIDTH_MAX:
             raise ValueError(f"stripe_width_max is not in 1..{STRIPE_WIDTH_MAX}")
-        if not 0 < self.session_timeout_s <= 3600:
+        if not 0 <= self.session_timeout_s <= 3600:
             raise ValueError("session_timeout_s is not in 0..3600")
-        if not 0 < self.lease_duration_s <= 3600:
+        if not 0 <= self.lease_duration_s <= 3600:
             raise ValueError("lease_duration_s is not in 0..3600")
         if not 1 <= self.leases_per_session_max <= LEASES_PER_SESSION_MAX:
             raise ValueError(f"leases_per_session_max is not in 1..{LEASES_PER_SESSION_MAX}")
         if not 0 <= self.commit_interval_ms <= 1000:
             raise ValueError("commit_interval_ms is not in 0..1000")
+
+        if self.journal:
+            self._check_journal()
+
+    def journal_settings(self) -> JournalSettings | None:
+        """None: this metaserver is alone, and its store is all there is. Raises ConfigError."""
+        if not self.journal:
+            return None
+        return JournalSettings(
+            parse_journal(self.journal),
+            user=self.journal_user,
+            password_file=_path(self.journal_password_file),
+            authority=_path(self.journal_ca),
+            certificate=_path(self.journal_certificate),
+            key=_path(self.journal_key),
+        )
+
+    @property
+    def timeout_s(self) -> float:
+        """The seconds after which a silent client is given up."""
+        default_s = _TIMEOUT_WITH_JOURNAL_S if self.journal else _TIMEOUT_S
+        return self.session_timeout_s or default_s
+
+    def _check_journal(self) -> None:
+        if len(self.own_name) > _NAME_LENGTH_MAX or not _NAME.fullmatch(self.own_name):
+            raise ValueError(f"name: '{self.own_name}' has other characters than A-Z a-z 0-9 . _ -")
+        try:
+            self.journal_settings()
+            parse_address(self.own_address)
+        except ConfigError as error:
+            raise ValueError(f"journal: {error}") from error
+
+    @property
+    def own_name(self) -> str:
+        return self.name or socket.gethostname()
+
+    @property
+    def own_address(self) -> str:
+        """Where clients and other metaservers find this one."""
+        return self.address or self.listen
 
     def tls_settings(self) -> TlsSettings:
         """Raises ValueError."""
@@ -74,3 +133,7 @@ class MetaserverConfig:
             parse_address(self.page_listen)
         except ConfigError as error:
             raise ValueError(f"page_listen: {error}") from error
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from fscommon.types import SessionId, Txn
-from metaserver.store.waist import Batch, Snapshot, Store
+from metaserver.store.waist import Batch, Snapshot, Store, StoreRoom
 
 Cell = tuple[bytes | None, SessionId, Txn]
 
@@ -79,5 +79,9 @@ class Overlay:
         self.snapshot = self._store.snapshot()
         self.committing = Generation()
 
+    def room(self) -> StoreRoom:
+        return self._store.room()
+
     def close(self) -> None:
+        """Lets go of the store."""
         self.snapshot.close()

@@ -29,7 +29,8 @@ from fscommon.errors import BraidError, ConfigError, ProtocolError
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
 from fscommon.layout.layout import Layout, unpack_layout
 from metaserver import records
-from metaserver.state_directory import RESTORING, STORE, held
+from metaserver.state_directory import RESTORING, STORE, held, sync
+from metaserver.store.journaled import MARK_KEY
 from metaserver.store.lmdb import LmdbSnapshot, LmdbStore
 
 _BATCH_MAX: Final = 20_000  # records of one commit
@@ -96,7 +97,7 @@ def _intent(value: bytes, jumps: Jumps) -> bytes:
 
 
 def _numbers(key: bytes, value: bytes, jumps: Jumps) -> bytes | None:
-    if key == records.RECOVERY_KEY:
+    if key in (records.RECOVERY_KEY, MARK_KEY):
         return None
     if key in (records.INO_END_KEY, records.TXN_KEY):
         return records.pack_number(jumps.far(records.unpack_number(value)))
@@ -238,14 +239,6 @@ def _remove_if_there(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _give_to_owner(directory: Path) -> None:
     """The store belongs to whoever has the state directory: root restores, and the metaserver has a
     user of its own."""
@@ -268,10 +261,10 @@ def restore(backup: Path, directory: Path, now_s: int) -> Restored:
         try:
             restored = _write(file, str(backup), fresh, now_s)
             _give_to_owner(directory)
-            _sync(fresh)
-            _sync(directory)
+            sync(fresh)
+            sync(directory)
             fresh.rename(directory / STORE)
-            _sync(directory)
+            sync(directory)
         except BaseException:
             _remove_if_there(fresh)
             raise

@@ -1,4 +1,4 @@
-"""braidfs-metaserver: the composition root, with connections and tasks around the engine.
+"""One active metaserver: connections and tasks around the engine.
 
 Each connection has two tasks. One receives batches of frames, runs them, and sends their replies
 together; the other sends replies that are released later. Requests wait here only for a slow peer
@@ -6,26 +6,23 @@ of their own connection, and while too many records are uncommitted. All other w
 engine.
 """
 
-import contextlib
 import functools
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import trio
 
 from fscommon.auth.handshake import KeyRing
-from fscommon.auth.key import client_secret, load_key
-from fscommon.errors import ConfigError, ProtocolError, RangeError, TransportError
+from fscommon.auth.key import client_secret
+from fscommon.errors import ProtocolError, RangeError, TransportError
 from fscommon.limits import UNREAD_BYTES_MAX
 from fscommon.net.address import parse_address
 from fscommon.net.serve import Peer, serve
 from fscommon.net.stream import FrameStream
-from fscommon.net.tls import certificate_ends_s, transport_of, watch_certificate
+from fscommon.net.tls import certificate_ends_s, watch_certificate
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Metrics
-from fscommon.service import Service, run_program
 from fscommon.tasks import open_tasks
 from fscommon.types import SessionId
 from fscommon.wire.hello import KeyedHello
@@ -44,18 +41,27 @@ from metaserver.page.source import PageSource
 from metaserver.peers import Peers
 from metaserver.reaper import Reaper
 from metaserver.sessions import SYSTEM_SESSION
-from metaserver.state_directory import STORE, check_restored, held
 from metaserver.storage import StorageCalls
-from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Store
 from metaserver.times import Clock
 from metaserver.trash_expiry import TrashExpiry
 from metaserver.truncation import Truncation
 
-PROGRAM: Final = "braidfs-metaserver"
 _GAUGES_S: Final = 1.0
+_MAY_ANSWER_S: Final = 0.02
 _REFUSALS_S: Final = 60.0  # at least so long between two log lines that a peer can cause
 _STATES: Final = ("up", "down", "full", "draining", "joining")
+
+
+def settings_of(config: MetaserverConfig, key: bytes) -> Settings:
+    return Settings(
+        cluster_key=key,
+        session_timeout_s=config.timeout_s,
+        chunk_size=config.chunk_size,
+        stripe_width_max=config.stripe_width_max,
+        lease_duration_s=config.lease_duration_s or config.timeout_s,
+        leases_max=config.leases_per_session_max,
+    )
 
 
 class Metaserver:
@@ -69,17 +75,14 @@ class Metaserver:
         *,
         key: bytes,
         transport: Transport | None = None,
+        engine: Engine | None = None,
+        may_answer: Callable[[], bool] | None = None,
     ) -> None:
-        settings = Settings(
-            cluster_key=key,
-            session_timeout_s=config.session_timeout_s,
-            chunk_size=config.chunk_size,
-            stripe_width_max=config.stripe_width_max,
-            lease_duration_s=config.lease_duration_s,
-            leases_max=config.leases_per_session_max,
-        )
+        """engine: made of the store; None: it is made here. may_answer: whether replies may leave
+        now; those that may not wait."""
         self._now = Clock()
-        self.engine: Engine = boot(store, settings, self._now())
+        self.engine: Engine = engine or boot(store, settings_of(config, key), self._now())
+        self._may_answer = may_answer
         self._config = config
         self._metrics = metrics
         self._key = key
@@ -210,6 +213,8 @@ class Metaserver:
 
     async def _flush(self, connection: Connection, stream: FrameStream) -> None:
         while connection.outbox:
+            while self._may_answer is not None and not self._may_answer():  # noqa: ASYNC110
+                await trio.sleep(_MAY_ANSWER_S)
             outgoing = connection.take()
             token = self._peers.sends(connection)
             try:
@@ -344,45 +349,3 @@ class _Signal:
 def _known_purpose(purpose: str) -> str:
     """Returns a label for metrics: not one that a peer has invented."""
     return purpose if purpose in ("meta", "recall", "server", "admin", "data") else "other"
-
-
-async def _main(config: MetaserverConfig, service: Service) -> None:
-    key = load_key(config.key_file)
-    with contextlib.ExitStack() as until_the_end:
-        store = _open_store(config, service, until_the_end)
-        transport = transport_of(config.tls_settings(), service.log)
-        metaserver = Metaserver(config, store, service.metrics, key=key, transport=transport)
-        async with open_tasks() as tasks:
-            address = await tasks.start(metaserver.run, service.stopping)
-            service.log.info("serving", address=address)
-            service.ready()
-
-
-def _open_store(
-    config: MetaserverConfig, service: Service, until_the_end: contextlib.ExitStack
-) -> LmdbStore:
-    """Takes the state directory and opens its store. Raises ConfigError, StoreError."""
-    directory = config.state_directory
-    try:
-        until_the_end.enter_context(held(directory))
-        check_restored(directory)
-        store = LmdbStore(
-            directory / STORE,
-            size_max=config.store_size_max,
-            on_damage=lambda text: service.log.error(
-                "damaged metadata: its users get EIO", what=text
-            ),
-        )
-    except OSError as error:
-        raise ConfigError(f"state_directory {directory}: {error.strerror}") from error
-    until_the_end.callback(store.close)
-    return store
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    purpose = "Keep the namespace of a BraidFS cluster."
-    return run_program(PROGRAM, purpose, MetaserverConfig, _main, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

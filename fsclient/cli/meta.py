@@ -31,8 +31,7 @@ from fscommon.archive import (
 )
 from fscommon.errors import BraidError, ConfigError, ProtocolError
 from fscommon.rpc.caller import Caller
-from fscommon.wire.backup import BackupBegun, BackupEnd, BackupNext, BackupPart
-from fscommon.wire.messages import Empty
+from fscommon.wire.backup import BackupBegin, BackupBegun, BackupEnd, BackupNext, BackupPart
 from fscommon.wire.ops import Op
 
 from .frame import EXIT_INTERRUPTED, EXIT_USAGE, Command, Group, Reach, json_option, reaching, show
@@ -177,7 +176,9 @@ def _bar(*, shown: bool) -> Progress:
 async def _copy(
     caller: Caller, reach: Reach, file: BinaryIO, progress: Progress
 ) -> tuple[Head, int]:
-    begun: BackupBegun = await caller.call(Op.BACKUP_BEGIN, Empty(), reach.timeout_s)
+    begun: BackupBegun = await caller.call(
+        Op.BACKUP_BEGIN, BackupBegin(whole=False), reach.timeout_s
+    )
     task = progress.add_task("", total=begun.bytes or None)
     writer: ArchiveWriter | None = None
     head: Head | None = None

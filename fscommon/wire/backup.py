@@ -15,6 +15,13 @@ from fscommon.wire.ops import Op
 
 
 @dataclass(frozen=True, slots=True)
+class BackupBegin:
+    """whole: also with stored replies, for a metaserver that goes on with the sessions."""
+
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BackupBegun:
     """Reply to BACKUP_BEGIN, when everything is durable that was answered before. bytes: about how
     many the records take."""
@@ -58,8 +65,8 @@ class BackupEnded:
     """Reply to BACKUP_END, also if there was no such backup."""
 
 
-# BACKUP_BEGIN, whose request is Empty, is in fscommon.wire.messages.
 BACKUP_BODIES: Final[dict[Op, tuple[type, type]]] = {
+    Op.BACKUP_BEGIN: (BackupBegin, BackupBegun),
     Op.BACKUP_NEXT: (BackupNext, BackupPart),
     Op.BACKUP_END: (BackupEnd, BackupEnded),
 }

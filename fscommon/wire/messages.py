@@ -45,7 +45,7 @@ from fscommon.wire.admin import (
     TreeSummed,
 )
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
-from fscommon.wire.backup import BACKUP_BODIES, BackupBegun
+from fscommon.wire.backup import BACKUP_BODIES
 from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated
 from fscommon.wire.hello import Auth, AuthReply, Hello, HelloReply
 from fscommon.wire.keys import (
@@ -591,7 +591,6 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.EVICT: (Evict, Empty),
     **LEASE_BODIES,
     **TRASH_BODIES,
-    Op.BACKUP_BEGIN: (Empty, BackupBegun),
     **BACKUP_BODIES,
     Op.KEY_CREATE: (KeyCreate, KeyCreated),
     Op.KEY_LIST: (KeyList, KeyReport),

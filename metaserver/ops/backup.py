@@ -1,8 +1,8 @@
 """BACKUP_BEGIN, BACKUP_NEXT, BACKUP_END: a running metaserver gives away a snapshot of its store,
 in parts (docs/decisions/0061-backup.md), on connections of purpose "admin".
 
-Each part is a bounded piece of work for the event loop. Stored replies are left out: they are for
-sessions, which do not outlive a restore.
+Each part is a bounded piece of work for the event loop. Stored replies are left out of a backup:
+they are for sessions, which do not outlive a restore. A standby metaserver asks for the whole.
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,14 @@ from itertools import chain
 from typing import Final
 
 from fscommon.archive import pack_record
-from fscommon.wire.backup import BackupBegun, BackupEnd, BackupEnded, BackupNext, BackupPart
-from fscommon.wire.messages import Empty
+from fscommon.wire.backup import (
+    BackupBegin,
+    BackupBegun,
+    BackupEnd,
+    BackupEnded,
+    BackupNext,
+    BackupPart,
+)
 from fscommon.wire.ops import Op
 from metaserver import records
 from metaserver.context import Context
@@ -22,23 +28,23 @@ from metaserver.transaction import Transaction
 PART_LENGTH: Final = 256 << 10  # a part ends with the record that exceeds this
 
 
-def backup_begin(tx: Transaction, request: Empty, context: Context) -> BackupBegun:
+def backup_begin(tx: Transaction, request: BackupBegin, context: Context) -> BackupBegun:
     """The reply waits until everything before is durable, so the snapshot that the first
     BACKUP_NEXT takes has it."""
     context.check_serving()
     services = context.services
-    number = services.backups.begin(context.peer, context.now_s)
+    number = services.backups.begin(context.peer, context.now_s, whole=request.whole)
     context.wait_durable = True
     return BackupBegun(number, services.progress.room.used)
 
 
 def backup_next(tx: Transaction, request: BackupNext, context: Context) -> BackupPart:
     services = context.services
-    snapshot = services.backups.snapshot(request.id, context.peer, context.now_s)
+    snapshot, whole = services.backups.snapshot(request.id, context.peer, context.now_s)
     packed: list[bytes] = []
     length = 0
     end = True
-    for key, value in _behind(snapshot, request.after):
+    for key, value in _behind(snapshot, request.after, whole=whole):
         if length > PART_LENGTH:
             end = False
             break
@@ -55,8 +61,10 @@ def backup_next(tx: Transaction, request: BackupNext, context: Context) -> Backu
     )
 
 
-def _behind(snapshot: Snapshot, after: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _behind(snapshot: Snapshot, after: bytes, *, whole: bool) -> Iterator[tuple[bytes, bytes]]:
     start = after + b"\0"
+    if whole:
+        return snapshot.range(start, records.KEYS_END)
     first_reply, behind_replies = records.all_of(b"R")
     return chain(
         snapshot.range(start, first_reply),

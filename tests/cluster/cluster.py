@@ -55,7 +55,7 @@ class Cluster:
         return self.plan.mount
 
     def program(self, server: ServerPlan) -> Program:
-        kind = "metaserver" if server is self.plan.metaserver else "storageserver"
+        kind = "metaserver" if server in self.plan.metaservers else "storageserver"
         argv = (str(BIN / f"braidfs-{kind}"), "--config", str(self.plan.config_path(server)))
         return Program(server.name, argv, self.plan.state, server.place.enter)
 
@@ -64,12 +64,16 @@ class Cluster:
         return self.program(self.plan.metaserver)
 
     @property
+    def metaservers(self) -> tuple[Program, ...]:
+        return tuple(self.program(server) for server in self.plan.metaservers)
+
+    @property
     def storageservers(self) -> tuple[Program, ...]:
         return tuple(self.program(server) for server in self.plan.storageservers)
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        return (self.metaserver, *self.storageservers)
+        return (*self.metaservers, *self.storageservers)
 
     @property
     def client_pid_path(self) -> Path:
@@ -87,7 +91,7 @@ class Cluster:
 
     def stop_servers(self) -> None:
         """Stops storage servers first, so that their last messages reach the metaserver."""
-        for program in (*self.storageservers, self.metaserver):
+        for program in (*self.storageservers, *self.metaservers):
             if program.pid() is not None:
                 self._report(f"stopping {program.name}")
             if not program.stop():

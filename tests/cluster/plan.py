@@ -49,6 +49,7 @@ class ClusterPlan:
     settings: Settings = field(default_factory=dict)
     client_options: tuple[str, ...] = ()
     client_place: Place = HERE
+    standbys: tuple[ServerPlan, ...] = ()  # more metaservers, over one journal
 
     @property
     def key_file(self) -> Path:
@@ -60,14 +61,22 @@ class ClusterPlan:
 
     @property
     def servers(self) -> tuple[ServerPlan, ...]:
-        return (self.metaserver, *self.storageservers)
+        return (*self.metaservers, *self.storageservers)
+
+    @property
+    def metaservers(self) -> tuple[ServerPlan, ...]:
+        return (self.metaserver, *self.standbys)
+
+    @property
+    def metaserver_addresses(self) -> str:
+        return ",".join(map(_address, self.metaservers))
 
     def source(self, folder: str = "/") -> str:
-        return f"{self.metaserver_address}:{folder}"
+        return f"{self.metaserver_addresses}:{folder}"
 
     @property
     def metaserver_address(self) -> str:
-        return f"{self.metaserver.place.address}:{self.metaserver.port}"
+        return _address(self.metaserver)
 
     def options(self) -> str:
         """The options that every client of this cluster needs."""
@@ -89,6 +98,10 @@ class ClusterPlan:
         return self.state / "targets" / f"{server.name}-{index}"
 
 
+def _address(server: ServerPlan) -> str:
+    return f"{server.place.address}:{server.port}"
+
+
 class PlanWishes(TypedDict, total=False):
     """What may be given to make_plan() beside the state."""
 
@@ -98,6 +111,7 @@ class PlanWishes(TypedDict, total=False):
     settings: Settings | None
     client_options: Sequence[str]
     places: Mapping[str, Place] | None
+    metaservers: int | None
 
 
 def free_port(taken: set[int]) -> int:
@@ -131,9 +145,11 @@ def make_plan(
     settings: Settings | None = None,
     client_options: Sequence[str] = (),
     places: Mapping[str, Place] | None = None,
+    metaservers: int | None = None,
 ) -> ClusterPlan:
     """The plan for `state`: the recorded one, extended to what is requested. `places`: where each
-    server and the "client" run, by name; without it, all run on this machine's loopback."""
+    server and the "client" run, by name; without it, all run on this machine's loopback. Several
+    metaservers need a `journal` in the settings of "metaserver"."""
     old = recorded(state)
     known = {server.name: server for server in old.servers} if old else {}
     count = storage_servers or (len(old.storageservers) if old else 2)
@@ -155,12 +171,18 @@ def make_plan(
             name, targets or (before.targets if before else 1), before, port, places.get(name, HERE)
         )
 
+    def standby(number: int) -> ServerPlan:
+        name = f"metaserver-{number}"
+        return _server(name, 0, known.get(name), port, places.get(name, HERE))
+
+    metaserver_count = metaservers or (len(old.metaservers) if old else 1)
     return ClusterPlan(
         state=state,
         mount=mount or (old.mount if old else state / "mnt"),
         metaserver=_server(
             "metaserver", 0, known.get("metaserver"), port, places.get("metaserver", HERE)
         ),
+        standbys=tuple(standby(number) for number in range(2, metaserver_count + 1)),
         storageservers=tuple(storage(index) for index in range(1, count + 1)),
         client_metrics_port=old.client_metrics_port if old else port(),
         settings=settings if settings is not None else (old.settings if old else {}),
@@ -183,6 +205,7 @@ def recorded(state: Path) -> ClusterPlan | None:
         client_metrics_port=raw["client_metrics_port"],
         settings=raw["settings"],
         client_options=tuple(raw["client_options"]),
+        standbys=tuple(map(_recorded_server, raw.get("standbys", ()))),
     )
 
 
@@ -197,7 +220,8 @@ def save(plan: ClusterPlan) -> None:
         (plan.state / folder).mkdir(parents=True, exist_ok=True)
     _make_key(plan.key_file)
     plan.file.write_text(json.dumps(asdict(plan), default=str, indent=1) + "\n")
-    plan.config_path(plan.metaserver).write_text(_toml(_metaserver_config(plan)))
+    for server in plan.metaservers:
+        plan.config_path(server).write_text(_toml(_metaserver_config(plan, server)))
     for server in plan.storageservers:
         plan.config_path(server).write_text(_storageserver_config(plan, server))
     save_client_config(plan, "client", {})
@@ -221,12 +245,14 @@ def _make_key(path: Path) -> None:
     path.write_text(f"{random.SystemRandom().randbytes(32).hex()}\n")
 
 
-def _metaserver_config(plan: ClusterPlan) -> dict[str, object]:
+def _metaserver_config(plan: ClusterPlan, server: ServerPlan) -> dict[str, object]:
+    is_first = server is plan.metaserver
     return {
-        "listen": plan.metaserver_address,
-        "state_directory": str(plan.state / "meta"),
+        **({} if is_first and not plan.standbys else {"name": server.name}),
+        "listen": _address(server),
+        "state_directory": str(plan.state / ("meta" if is_first else server.name)),
         "key_file": str(plan.key_file),
-        "metrics_listen": f"{HOST}:{plan.metaserver.metrics_port}",
+        "metrics_listen": f"{HOST}:{server.metrics_port}",
         **plan.settings.get("metaserver", {}),
     }
 
@@ -237,7 +263,7 @@ def _storageserver_config(plan: ClusterPlan, server: ServerPlan) -> str:
     program = {
         "name": server.name,
         "listen": f"{server.place.address}:{server.port}",
-        "metaservers": [plan.metaserver_address],
+        "metaservers": list(map(_address, plan.metaservers)),
         "key_file": str(plan.key_file),
         "state_directory": str(plan.state / "config" / server.name),
         "metrics_listen": f"{HOST}:{server.metrics_port}",
@@ -260,7 +286,7 @@ def _toml(table: dict[str, object]) -> str:
 def _environment(plan: ClusterPlan) -> str:
     values = {
         # The command line `braidfs` reads these two.
-        "BRAIDFS_METASERVER": plan.metaserver_address,
+        "BRAIDFS_METASERVER": plan.metaserver_addresses,
         "BRAIDFS_KEY_FILE": str(plan.key_file),
         "BRAIDFS_SOURCE": plan.source(),
         "BRAIDFS_OPTIONS": plan.options(),

@@ -15,6 +15,7 @@ from metaserver.boot import Booting, prepare
 from metaserver.engine import Time
 from metaserver.eviction import forget
 from metaserver.ops.session import delete_range
+from metaserver.overlay import Overlay
 from metaserver.records import fence_key, intent_key, written_of
 from metaserver.sessions import Session
 from metaserver.store.follower import Follower, NeedsCopyError
@@ -241,7 +242,7 @@ class Machine:
     def _boot(self, booting: Booting) -> None:
         assert self.journaled is not None
         self.journaled.commit(booting.batch)
-        engine = booting.engine(self.journaled)
+        engine = booting.engine(Overlay(self.journaled))
         self.bench = Bench(self.journaled, targets=0, engine=engine)
         self.bench.now_s = self.world.now_s
         self.booting = None

@@ -209,15 +209,16 @@ class TakeOverWorld(World):
             machine.lose()
 
     def copy_state(self, machine: Machine) -> None:
-        """It takes a copy from the active one, which keeps the entries behind it from being trimmed
-        until the copier reports by itself: it reports in its name before it gives the copy."""
+        """It takes a copy from the active one. It reports before, so that what comes behind the
+        copy is not trimmed: the copy has the newest entry that it has seen, or the one before."""
         for other in self.machines:
             if other.bench is None or other.is_paused or not other.may_answer():
                 continue
-            mark = mark_in(other.store.snapshot())
-            assert mark is not None
+            seen = machine.watch.seen
+            assert seen is not None
             with suppress(UnreachableError):
-                other.door.report(Member(machine.name, machine.name, mark.log, mark.index, 0))
+                before = max(0, seen.head.index - 1)
+                machine.door.report(Member(machine.name, machine.name, seen.head.log, before, 0))
                 machine.store.copy_of(other.store)
                 machine.start()
                 self.counts["copies"] += 1

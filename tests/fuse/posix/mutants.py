@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 METASERVER, CLIENT = "metaserver", "client"
-_MAINS = {METASERVER: "metaserver.server", CLIENT: "fsclient.cli.mount_helper"}
+_MAINS = {METASERVER: "metaserver.program", CLIENT: "fsclient.cli.mount_helper"}
 _WIDTH_AT, _TARGETS_AT = 2, 32  # fields of the layout record
 
 

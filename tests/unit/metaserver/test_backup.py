@@ -6,8 +6,8 @@ import pytest
 
 from fscommon.archive import Record, unpack_records
 from fscommon.errors import FsError, Status
-from fscommon.wire.backup import BackupEnd, BackupNext, BackupPart
-from fscommon.wire.messages import Create, Empty, SetXattr
+from fscommon.wire.backup import BackupBegin, BackupEnd, BackupNext, BackupPart
+from fscommon.wire.messages import Create, SetXattr
 from fscommon.wire.ops import Op
 from metaserver import records
 from metaserver.backups import SILENCE_S
@@ -37,7 +37,7 @@ def administrator(bench: Bench) -> Client:
 
 
 def begin(admin: Client) -> int:
-    return int(admin.call(Op.BACKUP_BEGIN, Empty()).id)
+    return int(admin.call(Op.BACKUP_BEGIN, BackupBegin(whole=False)).id)
 
 
 def part(admin: Client, number: int, after: bytes = b"") -> BackupPart:
@@ -78,7 +78,7 @@ def test_it_has_every_record_but_stored_replies(
 def test_what_was_answered_before_is_in_it(bench: Bench, client: Client, admin: Client) -> None:
     client.call(Op.CREATE, Create(ROOT, b"f", 0o644, True, True, USER))
     assert bench.engine.dirty, "it was answered before it was durable"
-    admin.send(Op.BACKUP_BEGIN, Empty())
+    admin.send(Op.BACKUP_BEGIN, BackupBegin(whole=False))
     assert not admin.received(), "it waits for the commit"
     bench.commit()
     number = admin.take().id
@@ -113,7 +113,7 @@ def test_a_repeated_request_gets_the_same(admin: Client, client: Client) -> None
 
 def test_only_administrators_may(client: Client) -> None:
     for op, request in (
-        (Op.BACKUP_BEGIN, Empty()),
+        (Op.BACKUP_BEGIN, BackupBegin(whole=False)),
         (Op.BACKUP_NEXT, BackupNext(1, b"")),
         (Op.BACKUP_END, BackupEnd(1)),
     ):

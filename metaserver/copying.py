@@ -1,0 +1,111 @@
+"""A standby takes a copy of the active metaserver's state, in place of its own store.
+
+The records come in parts of one snapshot, as those of a backup do, with stored replies and the mark
+of the journal: the standby follows the journal from there. Until the copy is whole it lies beside
+the store. The former store is kept as `store.former`, one of them: an administrator who learns that
+the wrong state has won still has it. The state of another cluster is never taken.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from fscommon.archive import BadRecordsError, unpack_records
+from fscommon.auth.handshake import HelloFields
+from fscommon.errors import AuthenticationError, FsError, ProtocolError, TransportError
+from fscommon.net.address import parse_address
+from fscommon.net.transport import Transport
+from fscommon.rpc.caller import Caller, open_caller
+from fscommon.wire.backup import BackupBegin, BackupBegun, BackupEnd, BackupNext, BackupPart
+from fscommon.wire.ops import Op
+from metaserver.records import CLUSTER_KEY
+from metaserver.state_directory import STORE, sync
+from metaserver.store.follower import ForeignStateError
+from metaserver.store.journal import UnreachableError
+from metaserver.store.lmdb import LmdbStore
+
+COPYING: Final = "store.copying"
+FORMER: Final = "store.former"
+CALL_S_MAX: Final = 10.0
+
+
+async def take_copy(
+    address: str, own: LmdbStore, directory: Path, *, key: bytes, transport: Transport | None
+) -> int:
+    """Replaces the store in `directory`, which `own` has open and which is closed then. Returns how
+    many records were copied. Raises UnreachableError, ForeignStateError, StoreError."""
+    beside = directory / COPYING
+    shutil.rmtree(beside, ignore_errors=True)
+    copied = LmdbStore(beside, size_max=0)
+    try:
+        try:
+            async with open_caller(
+                parse_address(address),
+                key=key,
+                hello=HelloFields("admin", "standby"),
+                timeout_s=CALL_S_MAX,
+                transport=transport,
+            ) as caller:
+                count = await _receive(caller, copied)
+        except (
+            TransportError,
+            ProtocolError,
+            AuthenticationError,
+            FsError,
+            BadRecordsError,
+        ) as error:
+            raise UnreachableError(f"no copy from {address}: {error}") from error
+        _check_cluster(own, copied)
+    finally:
+        copied.close()
+    own.close()
+    await trio.to_thread.run_sync(_replace, directory)
+    return count
+
+
+async def _receive(caller: Caller, store: LmdbStore) -> int:
+    begun: BackupBegun = await caller.call(Op.BACKUP_BEGIN, BackupBegin(whole=True), CALL_S_MAX)
+    count = 0
+    after = b""
+    while True:
+        part: BackupPart = await caller.call(
+            Op.BACKUP_NEXT, BackupNext(begun.id, after), CALL_S_MAX
+        )
+        batch = list(unpack_records(part.records, after))
+        if len(batch) != part.count or not (batch or part.end):
+            raise ProtocolError("a part of the state has another number of records than it says")
+        await trio.to_thread.run_sync(store.commit, batch)
+        count += len(batch)
+        if part.end:
+            await caller.call(Op.BACKUP_END, BackupEnd(begun.id), CALL_S_MAX)
+            return count
+        after = batch[-1][0]
+
+
+def _check_cluster(own: LmdbStore, copied: LmdbStore) -> None:
+    mine, theirs = (_cluster(store) for store in (own, copied))
+    if mine is not None and mine != theirs:
+        raise ForeignStateError(
+            "the active metaserver has the names of another cluster than this one's store"
+        )
+
+
+def _cluster(store: LmdbStore) -> bytes | None:
+    snapshot = store.snapshot()
+    try:
+        return snapshot.get(CLUSTER_KEY)
+    finally:
+        snapshot.close()
+
+
+def _replace(directory: Path) -> None:
+    """Interrupted at any step, there is a store, or a copy that is taken anew."""
+    former = directory / FORMER
+    shutil.rmtree(former, ignore_errors=True)
+    store = directory / STORE
+    if store.exists():
+        store.rename(former)
+    (directory / COPYING).rename(store)
+    sync(directory)

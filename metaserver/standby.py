@@ -1,0 +1,163 @@
+"""A standby metaserver: follows the journal, and becomes the active one when nobody else is.
+
+It answers no requests: whoever has proved itself is told which metaserver is active, and tries the
+next address. `until_claimed` returns when this process has claimed the journal; its store then has
+all that the log has. Blocking calls run in a thread, one at a time.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from fscommon.errors import ConfigError
+from fscommon.observe.log import Log, RateLimit
+from metaserver.owners import Owner
+from metaserver.store.follower import Follower, ForeignStateError, NeedsCopyError
+from metaserver.store.journal import (
+    FencedError,
+    Head,
+    Journal,
+    JournalError,
+    Sighting,
+    UnreachableError,
+)
+from metaserver.store.journaled import Mark
+from metaserver.store.terms import ActiveLease, TakeOverWatch
+from metaserver.store.waist import Store
+
+STEP_S: Final = 0.1  # between two looks at the journal
+REPORT_S: Final = 2.0
+COPY_RETRY_S: Final = 1.0
+_LOG_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    head: Head
+    lease: ActiveLease
+
+
+class Standby:
+    """clock: seconds that also count while the machine is suspended. copy(active's address): takes
+    a copy of the state from there into the store's place, and returns the new store."""
+
+    def __init__(
+        self,
+        store: Store,
+        door: Journal,
+        owner: Owner,
+        *,
+        clock: Callable[[], float],
+        copy: Callable[[str], Awaitable[Store]],
+        log: Log,
+    ) -> None:
+        self.store = store
+        self.seen: Sighting | None = None
+        self._door = door
+        self._owner = owner
+        self._clock = clock
+        self._copy = copy
+        self._log = log
+        self._follower = Follower(store, door)
+        self._watch = TakeOverWatch()
+        self._silences = RateLimit(_LOG_S)
+        self._claiming: tuple[Sighting, float] | None = None
+        self._reported_s = -REPORT_S
+        self._reports = 0
+
+    def active(self) -> Owner | None:
+        """The metaserver that was active when this one looked last."""
+        return Owner.of(self.seen.head.owner) if self.seen is not None else None
+
+    def why_not(self) -> str:
+        """What a peer is told."""
+        active = self.active()
+        where = (
+            f"the active metaserver is {active.name} at {active.address}"
+            if active
+            else ("no metaserver is active at the moment")
+        )
+        return f"this metaserver is a standby: {where}"
+
+    async def until_claimed(self, followed: Callable[[], None]) -> Claimed:
+        """followed: called when the journal has been read for the first time. Raises ConfigError
+        when an administrator must decide."""
+        while True:
+            try:
+                claimed = await trio.to_thread.run_sync(self._step)
+                followed()
+                if claimed is not None:
+                    return claimed
+            except NeedsCopyError as error:
+                followed()
+                await self._take_copy(error)
+            except ForeignStateError as error:
+                raise ConfigError(str(error)) from error
+            except JournalError as error:
+                self._watch.failed()
+                suppressed = self._silences.permit()
+                if suppressed is not None:
+                    self._log.warning("no journal", error=error, suppressed=suppressed)
+            await trio.sleep(STEP_S)
+
+    def _step(self) -> Claimed | None:
+        self.seen = sighting = self._door.sighting()
+        self._watch.saw(sighting, self._clock())
+        while not (is_at_end := self._follower.follow(sighting.head)):
+            mark = self._follower.mark
+            if mark is None or mark.index >= sighting.head.index:
+                break
+        self._report()
+        if self._claiming is None and is_at_end and self._watch.may_claim(self._clock()):
+            self._claiming = sighting, self._clock()
+        return self._claim(*self._claiming) if self._claiming is not None else None
+
+    def _claim(self, seen: Sighting, sent_s: float) -> Claimed | None:
+        """sent_s: when the first attempt was sent; its outcome may be unknown."""
+        try:
+            head = self._door.claim(seen, str(self._owner))
+        except FencedError:
+            self._claiming = None
+            return None
+        lease = ActiveLease()
+        lease.proven(sent_s)
+        return Claimed(head, lease)
+
+    def _report(self) -> None:
+        mark = self._follower.mark
+        if mark is None or self._clock() - self._reported_s < REPORT_S:
+            return
+        self._reported_s = self._clock()
+        self._reports += 1
+        self._door.report(self._owner.member(mark, self._reports))
+
+    def _hold_entries(self) -> None:
+        """Reports before a copy is taken, so that what comes behind it is not trimmed: the copy has
+        the newest entry that was seen, or the active is about to apply it."""
+        assert self.seen is not None
+        head = self.seen.head
+        self._reports += 1
+        mark = Mark(head.log, max(0, head.index - 1), head.nonce)
+        self._door.report(self._owner.member(mark, self._reports))
+
+    async def _take_copy(self, why: NeedsCopyError) -> None:
+        active = self.active()
+        suppressed = self._silences.permit()
+        if suppressed is not None:
+            self._log.warning(
+                "this metaserver needs a copy of the state",
+                error=why,
+                active=active.address if active else None,
+                suppressed=suppressed,
+            )
+        if active is not None:
+            try:
+                await trio.to_thread.run_sync(self._hold_entries)
+                self.store = await self._copy(active.address)
+                self._follower = Follower(self.store, self._door)
+                return
+            except UnreachableError as error:
+                self._log.warning("the copy of the state failed", error=error)
+        await trio.sleep(COPY_RETRY_S)

@@ -1,0 +1,43 @@
+"""What a metaserver's configuration says of its journal, and how a door to it is opened."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaserver.store.journal import Journal
+from metaserver.store.journals.address import JournalAddress
+from metaserver.store.journals.etcd import EtcdJournal
+from metaserver.store.journals.etcd_gateway import EtcdSettings
+from metaserver.store.journals.postgresql import PostgresqlJournal
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """user and the files are for etcd; PostgreSQL has its user and TLS in the address, and uses
+    password_file."""
+
+    address: JournalAddress
+    user: str = ""
+    password_file: Path | None = None
+    authority: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+def open_journal(settings: JournalSettings) -> Journal:
+    """Connects at the first call. Raises ConfigError."""
+    if not settings.address.is_etcd:
+        return PostgresqlJournal(
+            settings.address.text, password_file=settings.password_file, timeout_s=2.0
+        )
+    return EtcdJournal(
+        EtcdSettings(
+            settings.address.endpoints,
+            settings.address.path,
+            is_tls=settings.address.is_tls,
+            authority=settings.authority,
+            certificate=settings.certificate,
+            key=settings.key,
+            user=settings.user,
+            password_file=settings.password_file,
+        )
+    )

@@ -137,7 +137,8 @@ class MetaClient:
         self._silence = Silence(-inf)
         self._connected_at = -inf
         self._is_pinging = False
-        self._spare: Stream | None = None  # made while the present one is silent
+        # Made while the present one is silent: to which address, and the connection.
+        self._spare: tuple[int, Stream] | None = None
         self.connection_count = 0
         self.traffic: Callable[[], Traffic] = Traffic  # of the mount, for the heartbeat
         self.paths: Callable[[], tuple[BytesPath, ...]] = tuple  # by which transports
@@ -302,7 +303,10 @@ class MetaClient:
                 self._events.log(f"cannot connect to the metaserver: {error}")
 
     def _take_spare(self) -> Stream | None:
-        spare, self._spare = self._spare, None
+        """The connection that was made beside a silent one."""
+        if self._spare is None:
+            return None
+        (self._address_index, spare), self._spare = self._spare, None
         return spare
 
     async def _connect_one(self) -> Stream:
@@ -421,6 +425,7 @@ class MetaClient:
 
     async def _watch_silence(self) -> None:
         """Ends the connection to a metaserver that owes an answer and gives no sign of life."""
+        probed: set[int] = set()
         async with open_tasks() as probes:
             while True:
                 await trio.sleep(silence.TICK_S)
@@ -434,21 +439,35 @@ class MetaClient:
                     self._wake.set()
                 elif step is Step.PROBE and self._spare is not None:
                     raise TransportError("it is silent, and answers on another connection")
-                elif step is Step.PROBE and not probes.child_tasks:
-                    probes.start_soon(self._probe)
-                elif step is Step.WAIT and (spare := self._take_spare()) is not None:
+                elif step is Step.PROBE:
+                    for index in set(range(len(self._addresses))) - probed:
+                        probes.start_soon(self._probe, index, probed)
+                elif step is Step.WAIT and self._spare is not None:
+                    (_, spare), self._spare = self._spare, None
                     await spare.aclose()
 
-    async def _probe(self) -> None:
+    async def _probe(self, index: int, probed: set[int]) -> None:
         """Makes another connection beside a silent one, which replaces it if that stays silent a
-        moment longer. If nobody listens any more, the silent one is given up at once."""
-        with trio.move_on_after(silence.PROBE_S):
-            try:
-                self._spare = await self._connector(self.address, self.core.session)
-            except NobodyThereError as error:
+        moment longer: to the same metaserver, or to another one that has become active. If nobody
+        listens at the silent one's address any more, it is given up at once. `probed`: the
+        addresses that are being tried."""
+        probed.add(index)
+        is_same = index == self._address_index
+        try:
+            with trio.move_on_after(silence.PROBE_S):
+                stream = await self._connector(self._addresses[index], self.core.session)
+                if self._spare is None:
+                    self._spare = index, stream
+                else:
+                    await stream.aclose()
+        except NobodyThereError as error:
+            if is_same:
                 raise TransportError(f"the metaserver is silent: {error}") from error
-            except BraidError as error:
+        except BraidError as error:
+            if is_same:
                 self._events.log(f"the metaserver is silent: {error}")
+        finally:
+            probed.discard(index)
 
     # ---- timers -------------------------------------------------------------------------------
 

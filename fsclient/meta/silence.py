@@ -1,9 +1,10 @@
 """Decides what to do about a metaserver that owes answers and is silent. Pure; time is passed in.
 
 After PING_S a sign of life is requested on the same connection (an answer may take long, for
-instance while it waits for another client's lease). After PROBE_S another connection is tried,
-which replaces this one if it succeeds, and after SILENCE_S_MAX this one is given up. Time in which
-the client itself did not run, as it was stopped or its event loop was held up, does not count.
+instance while it waits for another client's lease). After PROBE_S other connections are tried, to
+each metaserver; one that succeeds replaces this one, and after SILENCE_S_MAX this one is given up.
+Time in which the client itself did not run, as it was stopped or its event loop was held up, does
+not count.
 """
 
 from enum import Enum, auto

@@ -190,8 +190,9 @@ def test_tls_with_certificates_of_clients(
 ) -> None:
     """Whoever has no certificate, or trusts another authority, is refused."""
     with running_etcd(tmp_path, 3, certificates=certificates) as cluster:
+        plain = settings_of(cluster)
         good = replace(
-            settings_of(cluster),
+            plain,
             is_tls=True,
             authority=certificates.authority,
             certificate=certificates.certificate,
@@ -207,7 +208,7 @@ def test_tls_with_certificates_of_clients(
             replace(good, authority=other.authority): "verify failed",
             replace(good, certificate=other.certificate, key=other.key): refused,
             replace(good, authority=tmp_path / "none"): "No such file",
-            replace(good, is_tls=False): "HTTP status 400|closed connection",
+            replace(plain, timeout_s=1.0): "HTTP status 400|closed connection",
         }.items():
             with pytest.raises(UnreachableError, match=words):
                 doors(replace(bad, timeout_s=1.0)).sighting()

@@ -100,6 +100,7 @@ class EtcdJournal:
         self._gateway = Gateway(settings)
         self._keys = Keys(settings.prefix)
         self._put: tuple[Head, int] = (Head(), 0)  # the append in work, and how many of its parts
+        self._unsure: Head | None = None  # what a change of unknown outcome was to make
         self._fetched: dict[bytes, bytes] = {}  # parts of the read in work, by key
         self._compacted: float | None = None  # when, by the monotonic clock
 
@@ -149,13 +150,25 @@ class EtcdJournal:
         raise FencedError(f"the journal in etcd is at {now}, not at {at}")
 
     def _settle_full(self, at: Head, new: Head, error: NoSpaceError, deadline: float) -> Head:
-        """etcd said that it has no room, which it also says of changes that it has just made."""
+        """etcd said that it has no room, which it also says of changes that it has just made. An
+        attempt of before that is still on its way may happen once there is room again."""
         now = self._sighting(deadline).head
         if _is_same(now, new):
             return now
-        if now == at:
+        if now == at and error.is_sure and self._unsure != new:
             raise JournalFullError(str(error)) from None
+        if now == at:
+            raise UnknownOutcomeError(f"{error}; an attempt of before may still happen") from None
         raise FencedError(f"the journal in etcd is at {now}, not at {at}") from None
+
+    @contextlib.contextmanager
+    def _unsure_of(self, new: Head) -> Iterator[None]:
+        """Remembers that the outcome of a change is unknown, if that is how it ends."""
+        try:
+            yield
+        except UnknownOutcomeError:
+            self._unsure = new
+            raise
 
     # The head.
 
@@ -166,7 +179,7 @@ class EtcdJournal:
     def claim(self, seen: Sighting, owner: str) -> Head:
         deadline = self._gateway.deadline()
         at = seen.head
-        new = replace(at, term=at.term + 1, owner=owner, log=at.log)
+        new = replace(at, term=at.term + 1, owner=owner)
         made = new if at.log else replace(new, log=uuid.uuid4().bytes)
         transaction = Transaction(
             compare=(self._holds(at), has_version(self._keys.beats, seen.beats)),
@@ -177,7 +190,7 @@ class EtcdJournal:
             ),
             failure=(get(self._keys.head),),
         )
-        with _change():
+        with self._unsure_of(new), _change():
             try:
                 if self._change(at, new, transaction, deadline):
                     return self._sighting(deadline).head
@@ -201,7 +214,7 @@ class EtcdJournal:
             raise ValueError("an entry of this size does not fit into a journal")
         deadline = self._gateway.deadline()
         new = replace(at, index=at.index + 1, nonce=nonce)
-        with _change():
+        with self._unsure_of(new), _change():
             try:
                 self._append(at, new, payload, deadline)
             except NoSpaceError as error:

@@ -57,6 +57,19 @@ class EtcdSettings:
     password_file: Path | None = None
     timeout_s: float = 2.0
 
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if not self.endpoints or self.timeout_s <= 0:
+            raise ValueError("a journal in etcd needs endpoints, and time")
+        if not self.prefix.startswith("/") or self.prefix.endswith("/"):
+            raise ValueError(f"'{self.prefix}' is no prefix of keys: write it like /braidfs")
+        if not self.is_tls and (self.authority or self.certificate or self.key):
+            raise ValueError("certificates for etcd are of no use without TLS")
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("a certificate for etcd needs its key, and a key its certificate")
+        if bool(self.user) != (self.password_file is not None):
+            raise ValueError("a user of etcd needs a file with the password")
+
 
 class GatewayError(JournalError):
     """No endpoint answered in time, or etcd refused. A change may still have happened."""
@@ -64,7 +77,9 @@ class GatewayError(JournalError):
 
 class NoSpaceError(JournalError):
     """etcd says that its database is full. It says so of some changes that it has made, too: it
-    looks at its size once more when it makes them."""
+    looks at its size once more when it makes them. is_sure: no other attempt may still happen."""
+
+    is_sure = True
 
 
 class GarbledError(JournalError):
@@ -115,6 +130,9 @@ class Gateway:
                 failures[endpoint] = str(error)
                 if error.is_final:
                     break
+            except NoSpaceError as error:
+                error.is_sure = not failures
+                raise
             self._at += 1
             tried += 1
             if tried % len(endpoints) == 0:
@@ -154,8 +172,7 @@ class Gateway:
 
     def _password(self) -> str:
         path = self._settings.password_file
-        if path is None:
-            return ""
+        assert path is not None, "the settings have a user"
         try:
             with path.open(encoding="utf-8") as file:
                 return file.read(_PASSWORD_MAX).rstrip("\r\n")

@@ -417,6 +417,62 @@ def test_a_change_that_was_not_made_as_there_is_no_room(
     assert journal.append(other, NONCE, PAYLOAD).index == 1
 
 
+def test_a_full_etcd_does_not_settle_what_may_still_happen(etcd: EtcdStandIn) -> None:
+    """An attempt that was held up on its way happens when there is room again."""
+    with contextlib.closing(door(etcd.endpoint, timeout_s=0.3)) as journal:
+        head = claimed(journal)
+        etcd.before = lambda path, body: refusal("etcdserver: request timed out", 14, "503 Down")
+        with pytest.raises(UnknownOutcomeError):
+            journal.append(head, NONCE, b"a")
+        etcd.before = _full
+        with pytest.raises(UnknownOutcomeError, match="no room"):
+            journal.append(head, NONCE, b"a")
+        with pytest.raises(JournalFullError):
+            journal.append(head, b"m" * 16, b"a")
+        count = len(etcd.requests)
+        late = refusal("etcdserver: request timed out", 14, "503 Down")
+        etcd.before = lambda path, body: (
+            late if len(etcd.requests) == count + 1 else _full(path, body)
+        )
+        with pytest.raises(UnknownOutcomeError, match="no room"):
+            journal.append(head, b"o" * 16, b"a")
+        etcd.before = lambda path, body: None
+        assert journal.append(head, NONCE, b"a").index == 1
+
+
+def test_a_large_append_that_is_fenced_leaves_nothing(
+    etcd: EtcdStandIn, journal: EtcdJournal
+) -> None:
+    head = claimed(journal)
+    journal.claim(journal.sighting(), "ms2/1")
+    with pytest.raises(FencedError):
+        journal.append(head, NONCE, PAYLOAD)
+    assert not any(b"/parts/" in key for key in etcd.records)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"endpoints": ()},
+        {"timeout_s": 0},
+        {"prefix": ""},
+        {"prefix": "braidfs"},
+        {"prefix": "/braidfs/"},
+        {"authority": Path("ca.crt")},
+        {"certificate": Path("crt"), "key": Path("key")},
+        {"is_tls": True, "certificate": Path("crt")},
+        {"is_tls": True, "key": Path("key")},
+        {"user": "braid"},
+        {"password_file": Path("password")},
+    ],
+    ids=lambda change: "-".join(change),
+)
+def test_settings_that_do_not_fit_together(change: dict[str, Any]) -> None:
+    good = EtcdSettings(("h1:2379",), PREFIX)
+    with pytest.raises(ValueError):
+        replace(good, **change)
+
+
 def _count_puts_of_parts(etcd: EtcdStandIn) -> int:
     bodies = [json.dumps(body) for _, body in etcd.requests]
     return sum("L2ZzL3BhcnRz" in body and "request_put" in body for body in bodies)  # "/fs/parts"

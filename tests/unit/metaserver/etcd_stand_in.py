@@ -127,6 +127,8 @@ def etcd_stand_in() -> Iterator[EtcdStandIn]:
         made.endpoint = f"127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield made
-        server.shutdown()
-        thread.join()
+        try:
+            yield made
+        finally:
+            server.shutdown()
+            thread.join()

@@ -533,6 +533,13 @@ def test_compaction_is_bounded(etcd: EtcdStandIn, journal: EtcdJournal) -> None:
     assert len(asked) == 1 and int(asked[0]["revision"]) > 0
 
 
+def test_a_trim_of_nothing_is_fenced_too(journal: EtcdJournal) -> None:
+    head = claimed(journal)
+    journal.claim(journal.sighting(), "ms2/1")
+    with pytest.raises(FencedError):
+        journal.trim(head, 0)
+
+
 def test_a_long_trim_is_done_in_pieces(etcd: EtcdStandIn, journal: EtcdJournal) -> None:
     head = claimed(journal)
     for number in range(1200):

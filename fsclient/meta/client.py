@@ -23,6 +23,7 @@ from fscommon.errors import (
     FsError,
     NobodyThereError,
     ProtocolError,
+    RefusedError,
     Status,
     TransportError,
 )
@@ -45,6 +46,8 @@ from .silence import Silence, Step
 T = TypeVar("T")
 
 RECONNECT_DELAY_S_MAX = 1.0
+FIRST_S_MAX = 10.0  # at a mount, while all metaservers refuse
+FIRST_PAUSE_S = 0.2
 REFUSED_DELAY_S_MIN = 2.0
 REFUSED_DELAY_S_MAX = 60.0  # for a client whose key is no longer valid
 DENY_S = 0.25  # period in which its requests are failed meanwhile
@@ -282,13 +285,20 @@ class MetaClient:
         self._events.reconnected()
 
     async def _connect_first(self) -> Stream:
-        last: BraidError | None = None
-        for _ in self._addresses:
-            try:
-                return await self._connect_one()
-            except BraidError as error:
-                last = last or error
-        raise last or TransportError("no metaserver address was given")
+        """If all that answer are standbys, one of them is about to become active: waits for it."""
+        until = trio.current_time() + FIRST_S_MAX
+        while True:
+            last: BraidError | None = None
+            is_any_there = False
+            for _ in self._addresses:
+                try:
+                    return await self._connect_one()
+                except BraidError as error:
+                    is_any_there |= isinstance(error, RefusedError)
+                    last = last or error
+            if not is_any_there or trio.current_time() > until:
+                raise last or TransportError("no metaserver address was given")
+            await trio.sleep(FIRST_PAUSE_S)
 
     async def _connect_again(self) -> Stream:
         while True:

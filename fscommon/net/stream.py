@@ -127,7 +127,7 @@ async def _authenticated(
         except AuthenticationError as error:
             raise AuthenticationError(f"{address}: {error}") from error
         except RefusedError as error:
-            raise RefusedError(f"{address} takes no more connections: {error}") from error
+            raise RefusedError(f"{address} refuses the connection: {error}") from error
         if reply:
             await stream.send(reply)
     return FrameStream(stream, handshake.parser)

@@ -21,6 +21,7 @@ FOLDERS = (
     "tests/model/test_linearizability.py",
     "tests/model/test_lock_table.py",
     "tests/model/test_metaserver_replay.py",
+    "tests/model/test_takeover.py",
     "tests/deployment/test_package.py",
 )
 WAIT_SECONDS = 1800.0  # it waits so long after the others are done

@@ -2,7 +2,8 @@
 
 Every call reads the state from the pid files and the mount table, so it does not matter which
 process started which program: `./dev down` stops what `./dev up` started, and a test may kill a
-server without telling either. The metaserver starts first, because the others register there.
+server without telling either. The engine of the journal starts first, and then metaservers, because
+the others register there.
 """
 
 import contextlib
@@ -12,11 +13,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.cluster import mounts
+from tests.cluster import engines, mounts
 from tests.cluster.mounts import HELPER_LINK
 from tests.cluster.networks import Place
 from tests.cluster.plan import HERE, ClusterPlan, ServerPlan, save, save_client_config
-from tests.cluster.process import Program, is_gone, stop_pid, wait_until, write_script
+from tests.cluster.process import (
+    READY_SECONDS_MAX,
+    ProcessError,
+    Program,
+    is_gone,
+    stop_pid,
+    tail,
+    wait_until,
+    write_script,
+)
 
 BIN = Path(sys.prefix) / "bin"
 
@@ -76,6 +86,11 @@ class Cluster:
         return (*self.metaservers, *self.storageservers)
 
     @property
+    def engine(self) -> engines.Engine | None:
+        """That of the journal, if this cluster has one."""
+        return engines.engine_of(self.plan)
+
+    @property
     def client_pid_path(self) -> Path:
         return self.plan.state / "run" / "client.pid"
 
@@ -84,18 +99,46 @@ class Cluster:
 
     def start_servers(self) -> None:
         save(self.plan)
+        if engine := self.engine:
+            if any(program.pid() is None for program in engine.programs):
+                self._report(f"starting {', '.join(one.name for one in engine.programs)}")
+            engine.start()
+            self._begin_journal()
         for program in self.programs:
-            if program.pid() is None:
-                self._report(f"starting {program.name}")
-                program.start()
+            self._start(program)
+
+    def _start(self, program: Program) -> None:
+        if program.pid() is None:
+            self._report(f"starting {program.name}")
+            program.start()
+
+    def _begin_journal(self) -> None:
+        """The first metaserver may have names already. So it writes the first entry before another
+        one may claim the journal: a log that was begun without the names would be foreign to it."""
+
+        def has_begun() -> bool:
+            seen = engines.sighting(self.plan)
+            return seen is not None and seen.head.index > 0
+
+        if has_begun():
+            return
+        self._start(self.metaserver)
+        if not wait_until(has_begun, READY_SECONDS_MAX):
+            log = tail(self.metaserver.log_path)
+            raise ProcessError(f"{self.metaserver.name} has not begun the journal:\n{log}")
 
     def stop_servers(self) -> None:
-        """Stops storage servers first, so that their last messages reach the metaserver."""
-        for program in (*self.storageservers, *self.metaservers):
+        """Stops storage servers first, so that their last messages reach the metaserver, and the
+        engine of the journal last."""
+        for program in (*self.storageservers, *reversed(self.metaservers)):
             if program.pid() is not None:
                 self._report(f"stopping {program.name}")
             if not program.stop():
                 self._report(f"{program.name} did not stop within 20 s: killed")
+        if engine := self.engine:
+            if any(program.pid() is not None for program in engine.programs):
+                self._report(f"stopping {', '.join(one.name for one in engine.programs)}")
+            engine.stop()
 
     def restart_servers(self) -> None:
         self.stop_servers()
@@ -141,7 +184,9 @@ class Cluster:
 
     def running(self) -> dict[str, int]:
         """Name → pid of every running program, the client included."""
-        found = {program.name: program.pid() for program in self.programs}
+        engine = self.engine
+        programs = (*(engine.programs if engine else ()), *self.programs)
+        found = {program.name: program.pid() for program in programs}
         found["client"] = self.client_pid()
         return {name: pid for name, pid in found.items() if pid is not None}
 

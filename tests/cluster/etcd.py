@@ -1,4 +1,4 @@
-"""Real etcd members on the loopback of this machine, private to one test or module.
+"""Real etcd members on the loopback of this machine, private to one test, module or cluster.
 
 Each has a folder and two ports of its own, and is signalled by its pid. With certificates, members
 and clients speak TLS, and each client needs one.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fsclient.cli.certificates import create_authority
-from tests.cluster.plan import HOST, free_port
+from tests.cluster.plan import HOST, JournalPlan, free_port
 from tests.cluster.process import PATIENCE, ProcessError, Program, tail, wait_until
 
 HEALTHY_SECONDS_MAX = 60.0 * PATIENCE
@@ -81,8 +81,20 @@ class EtcdMember:
         return f"{HOST}:{self.port}"
 
 
+def _rows(planned: JournalPlan) -> list[tuple[str, int, int]]:
+    """Name, port and port for peers of each member."""
+    return list(zip(planned.names, planned.ports, planned.peer_ports, strict=True))
+
+
+def _new_rows(count: int) -> list[tuple[str, int, int]]:
+    taken: set[int] = set()
+    return [(f"m{number}", free_port(taken), free_port(taken)) for number in range(count)]
+
+
 class EtcdCluster:
-    """One or three members. `quota`: bytes at which etcd refuses changes."""
+    """One or three members. `quota`: bytes at which etcd refuses changes. `planned`: names and
+    ports of the members, which are new ones without it. `data`: the folder of what they store, if
+    it is not `folder`."""
 
     def __init__(
         self,
@@ -91,17 +103,18 @@ class EtcdCluster:
         *,
         certificates: EtcdCertificates | None = None,
         quota: int = 0,
+        planned: JournalPlan | None = None,
+        data: Path | None = None,
     ) -> None:
         program = shutil.which("etcd")
         if program is None:
             raise ProcessError("etcd is not installed: apt-get install etcd-server etcd-client")
         self._folder = folder
+        self._data = data or folder
         self._certificates = certificates
         self._user = ""  # NAME:PASSWORD for etcdctl, once there are users
-        taken: set[int] = set()
-        ports = [(free_port(taken), free_port(taken)) for _ in range(count)]
-        peers = {f"m{i}": self._url(peer) for i, (_, peer) in enumerate(ports)}
-        everybody = ",".join(f"{name}={url}" for name, url in peers.items())
+        rows = _rows(planned) if planned else _new_rows(count)
+        everybody = ",".join(f"{name}={self._url(peer)}" for name, _, peer in rows)
         self.members = tuple(
             EtcdMember(
                 name,
@@ -111,8 +124,12 @@ class EtcdCluster:
                     name, (program, *self._options(name, port, peer, everybody, quota)), folder
                 ),
             )
-            for name, (port, peer) in zip(peers, ports, strict=True)
+            for name, port, peer in rows
         )
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return tuple(member.program for member in self.members)
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -124,7 +141,6 @@ class EtcdCluster:
     def _options(self, name: str, port: int, peer: int, everybody: str, quota: int) -> list[str]:
         options = {
             "name": name,
-            "data-dir": str(self._folder / f"data-{name}"),
             "listen-client-urls": self._url(port),
             "advertise-client-urls": self._url(port),
             "listen-peer-urls": self._url(peer),
@@ -141,6 +157,7 @@ class EtcdCluster:
                 options[f"{kind}key-file"] = str(self._certificates.key)
                 options[f"{kind}trusted-ca-file"] = str(self._certificates.authority)
                 options[f"{kind}client-cert-auth"] = "true"
+        options["data-dir"] = str(self._data / f"data-{name}")  # last: no other program has it
         return [f"--{key}={value}" for key, value in options.items()]
 
     def start(self) -> None:

@@ -26,6 +26,11 @@ Settings = dict[str, dict[str, object]]  # it maps a program, or "client", to it
 SHORT_SESSIONS: Settings = {"metaserver": {"session_timeout_s": 4, "lease_duration_s": 4}}
 
 
+ETCD = "etcd"
+POSTGRESQL = "postgresql"
+ETCD_MEMBERS = 3
+
+
 class PlanError(Exception):
     """A request that this state cannot meet; the message is one sentence."""
 
@@ -40,6 +45,29 @@ class ServerPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalPlan:
+    """The engine that keeps the journal of this cluster's metaservers. Each member of etcd has a
+    port in both tuples; PostgreSQL is one server with one port."""
+
+    engine: str
+    ports: tuple[int, ...]
+    peer_ports: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        if self.engine == POSTGRESQL:
+            return (POSTGRESQL,)
+        return tuple(f"{ETCD}-{number}" for number, _ in enumerate(self.ports, 1))
+
+    @property
+    def address(self) -> str:
+        hosts = ",".join(f"{HOST}:{port}" for port in self.ports)
+        if self.engine == POSTGRESQL:
+            return f"postgresql://postgres@{hosts}/postgres"
+        return f"etcd://{hosts}/braidfs"
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterPlan:
     state: Path
     mount: Path
@@ -50,6 +78,7 @@ class ClusterPlan:
     client_options: tuple[str, ...] = ()
     client_place: Place = HERE
     standbys: tuple[ServerPlan, ...] = ()  # more metaservers, over one journal
+    journal: JournalPlan | None = None  # None: there is none, or the settings name one
 
     @property
     def key_file(self) -> Path:
@@ -91,6 +120,16 @@ class ClusterPlan:
     def client_config_path(self, name: str) -> Path:
         return self.state / "config" / f"{name}.toml"
 
+    @property
+    def engine_folder(self) -> Path:
+        """What the journal's engine stores."""
+        return self.state / "journal"
+
+    @property
+    def password_file(self) -> Path:
+        """The password of PostgreSQL's user."""
+        return self.engine_folder / "password"
+
     def config_path(self, server: ServerPlan) -> Path:
         return self.state / "config" / f"{server.name}.toml"
 
@@ -112,6 +151,7 @@ class PlanWishes(TypedDict, total=False):
     client_options: Sequence[str]
     places: Mapping[str, Place] | None
     metaservers: int | None
+    journal: str | None
 
 
 def free_port(taken: set[int]) -> int:
@@ -136,6 +176,23 @@ def _server(
     return ServerPlan(name, known.port, known.metrics_port, targets, known.place)
 
 
+def _journal(
+    state: Path, engine: str | None, known: JournalPlan | None, port: Callable[[], int]
+) -> JournalPlan | None:
+    if known is not None:
+        if engine not in (None, known.engine):
+            raise PlanError(
+                f"{state} has its journal in {known.engine}: with {engine} it would be lost"
+            )
+        return known
+    if engine is None:
+        return None
+    if engine == POSTGRESQL:
+        return JournalPlan(engine, (port(),))
+    members = range(ETCD_MEMBERS)
+    return JournalPlan(ETCD, tuple(port() for _ in members), tuple(port() for _ in members))
+
+
 def make_plan(
     state: Path,
     *,
@@ -146,10 +203,12 @@ def make_plan(
     client_options: Sequence[str] = (),
     places: Mapping[str, Place] | None = None,
     metaservers: int | None = None,
+    journal: str | None = None,
 ) -> ClusterPlan:
     """The plan for `state`: the recorded one, extended to what is requested. `places`: where each
-    server and the "client" run, by name; without it, all run on this machine's loopback. Several
-    metaservers need a `journal` in the settings of "metaserver"."""
+    server and the "client" run, by name; without it, all run on this machine's loopback.
+    `journal`: the engine that the cluster starts for its metaservers, etcd or postgresql; several
+    metaservers get etcd, unless the settings of "metaserver" name a journal that is elsewhere."""
     old = recorded(state)
     known = {server.name: server for server in old.servers} if old else {}
     count = storage_servers or (len(old.storageservers) if old else 2)
@@ -160,6 +219,8 @@ def make_plan(
         )
     places = places or {}
     taken = {port for server in known.values() for port in (server.port, server.metrics_port)}
+    if old and old.journal:
+        taken |= {*old.journal.ports, *old.journal.peer_ports}
 
     def port() -> int:
         return free_port(taken)
@@ -176,6 +237,15 @@ def make_plan(
         return _server(name, 0, known.get(name), port, places.get(name, HERE))
 
     metaserver_count = metaservers or (len(old.metaservers) if old else 1)
+    if old and metaserver_count < len(old.metaservers):
+        raise PlanError(
+            f"{state} has {len(old.metaservers)} metaservers: {metaserver_count} would leave one"
+            f" out that clients and storage servers know"
+        )
+    settings = settings if settings is not None else (old.settings if old else {})
+    is_elsewhere = "journal" in settings.get("metaserver", {})
+    if journal is None and not (old and old.journal) and metaserver_count > 1 and not is_elsewhere:
+        journal = ETCD
     return ClusterPlan(
         state=state,
         mount=mount or (old.mount if old else state / "mnt"),
@@ -185,9 +255,10 @@ def make_plan(
         standbys=tuple(standby(number) for number in range(2, metaserver_count + 1)),
         storageservers=tuple(storage(index) for index in range(1, count + 1)),
         client_metrics_port=old.client_metrics_port if old else port(),
-        settings=settings if settings is not None else (old.settings if old else {}),
+        settings=settings,
         client_options=tuple(client_options) or (old.client_options if old else ()),
         client_place=places.get("client", HERE),
+        journal=_journal(state, journal, old.journal if old else None, port),
     )
 
 
@@ -206,7 +277,14 @@ def recorded(state: Path) -> ClusterPlan | None:
         settings=raw["settings"],
         client_options=tuple(raw["client_options"]),
         standbys=tuple(map(_recorded_server, raw.get("standbys", ()))),
+        journal=_recorded_journal(raw.get("journal")),
     )
+
+
+def _recorded_journal(raw: dict[str, Any] | None) -> JournalPlan | None:
+    if raw is None:
+        return None
+    return JournalPlan(raw["engine"], tuple(raw["ports"]), tuple(raw["peer_ports"]))
 
 
 def _recorded_server(raw: dict[str, Any]) -> ServerPlan:
@@ -218,6 +296,8 @@ def save(plan: ClusterPlan) -> None:
     """Writes cluster.json, the key, every program's TOML, and cluster.env for scripts."""
     for folder in ("run", "log", "config", "targets", "meta"):
         (plan.state / folder).mkdir(parents=True, exist_ok=True)
+    if plan.journal:
+        plan.engine_folder.mkdir(exist_ok=True)
     _make_key(plan.key_file)
     plan.file.write_text(json.dumps(asdict(plan), default=str, indent=1) + "\n")
     for server in plan.metaservers:
@@ -247,14 +327,24 @@ def _make_key(path: Path) -> None:
 
 def _metaserver_config(plan: ClusterPlan, server: ServerPlan) -> dict[str, object]:
     is_first = server is plan.metaserver
+    is_alone = is_first and not plan.standbys and not plan.journal
     return {
-        **({} if is_first and not plan.standbys else {"name": server.name}),
+        **({} if is_alone else {"name": server.name}),
+        **_journal_config(plan),
         "listen": _address(server),
         "state_directory": str(plan.state / ("meta" if is_first else server.name)),
         "key_file": str(plan.key_file),
         "metrics_listen": f"{HOST}:{server.metrics_port}",
         **plan.settings.get("metaserver", {}),
     }
+
+
+def _journal_config(plan: ClusterPlan) -> dict[str, object]:
+    if plan.journal is None:
+        return {}
+    is_postgresql = plan.journal.engine == POSTGRESQL
+    password = {"journal_password_file": str(plan.password_file)} if is_postgresql else {}
+    return {"journal": plan.journal.address, **password}
 
 
 def _storageserver_config(plan: ClusterPlan, server: ServerPlan) -> str:

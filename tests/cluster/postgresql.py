@@ -1,4 +1,5 @@
-"""A PostgreSQL server of Debian's package, for one test: in a folder of its own, on loopback.
+"""A PostgreSQL server of Debian's package, for one test or cluster: in a folder of its own, on
+loopback.
 
 It accepts nothing but its password. PostgreSQL refuses to run as root, so root runs it as the user
 `postgres` that the package makes. It is stopped by its pid, or killed with all its processes, as a
@@ -34,6 +35,7 @@ from tests.cluster.process import (
 
 USER = "postgres"
 _SETTINGS = "test.conf"
+_INCLUDE = f"include '{_SETTINGS}'\n"
 Settings = Mapping[str, str]
 
 
@@ -76,12 +78,14 @@ def _wait_for_end(pid: int, children: Sequence[int] = ()) -> None:
 
 @dataclass
 class PostgresqlServer:
-    """settings: of postgresql.conf, as they are at the next start."""
+    """settings: of postgresql.conf, as they are at the next start. state: the folder of pid file
+    and log, if it is not `folder`."""
 
     folder: Path
     port: int
     password: str
     settings: dict[str, str] = field(default_factory=dict)
+    state: Path | None = None
 
     @property
     def data(self) -> Path:
@@ -92,14 +96,33 @@ class PostgresqlServer:
         return self.folder / "password"
 
     @property
-    def _program(self) -> Program:
+    def program(self) -> Program:
         argv = (str(_binaries() / "postgres"), "-D", str(self.data))
-        return Program("postgresql", argv, self.folder, _as_user())
+        return Program("postgresql", argv, self.state or self.folder, _as_user())
+
+    @property
+    def is_created(self) -> bool:
+        """Whether `create` has ended."""
+        try:
+            return _INCLUDE in (self.data / "postgresql.conf").read_text()
+        except FileNotFoundError:
+            return False
 
     def _prepare(self) -> None:
+        self.password_file.touch(mode=0o600)
         self.password_file.write_text(self.password)
         self.give(self.folder)
         self.give(self.password_file)
+        self._check_way()
+
+    def _check_way(self) -> None:
+        """Raises ProcessError if the server's user may not go to the folder."""
+        words = (*_as_user(), "test", "-w", str(self.folder))
+        if subprocess.run(words, check=False, cwd="/").returncode:
+            raise ProcessError(
+                f"PostgreSQL runs as the user {USER}, who may not use {self.folder}: choose a"
+                f" folder below one that every user may enter"
+            )
 
     def create(self) -> None:
         self._prepare()
@@ -108,7 +131,7 @@ class PostgresqlServer:
             *("-A", "scram-sha-256", "-E", "UTF8", "--locale", "C", "--no-sync"),
         )
         with (self.data / "postgresql.conf").open("a") as file:
-            file.write(f"include '{_SETTINGS}'\n")
+            file.write(_INCLUDE)
 
     def run(self, program: str, *words: str) -> str:
         """Runs one of PostgreSQL's programs, and returns what it said. Raises ProcessError."""
@@ -142,7 +165,7 @@ class PostgresqlServer:
 
     def start(self) -> None:
         self._write_settings()
-        program = self._program
+        program = self.program
         pid = program.start(ready=False)
 
         def is_ready() -> bool:
@@ -158,7 +181,7 @@ class PostgresqlServer:
 
     @property
     def pid(self) -> int:
-        pid = self._program.pid()
+        pid = self.program.pid()
         if pid is None:
             raise ProcessError("PostgreSQL is not running")
         return pid

@@ -90,7 +90,8 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
 
 
 def write_script(path: Path, commands: str) -> None:
-    path.write_text(f"#!/bin/sh\n{commands}")
+    """The commands are those of bash, which can close descriptors of any number."""
+    path.write_text(f"#!/bin/bash\n{commands}")
     path.chmod(0o755)
 
 
@@ -185,8 +186,9 @@ class Program:
         return self.state / "run" / f"{self.name}.start"
 
     def _write_start(self) -> None:
-        """Writes a script for people that starts the program again, as it was, in the
-        background."""
+        """Writes a script for people that starts the program again, as it was, in the background.
+        The program gets no descriptors of whoever runs the script: one of them may be of a file in
+        the mount, or the end of a pipe that somebody reads."""
         pid, log = shlex.quote(str(self.pid_path)), shlex.quote(str(self.log_path))
         words = shlex.join((*self.enter, *self.argv))
         write_script(
@@ -198,7 +200,13 @@ if [ -n "$pid" ] && grep -qF -- {shlex.quote(self.argv[-1])} "/proc/$pid/cmdline
     exit 0
 fi
 cd /
-setsid {words} < /dev/null >> {log} 2>&1 &
+(
+    for path in /proc/$BASHPID/fd/*; do
+        number=${{path##*/}}
+        if ((number > 2)); then exec {{number}}>&-; fi
+    done
+    exec setsid {words}
+) < /dev/null >> {log} 2>&1 &
 echo $! > {pid}
 echo "{self.name} was started (pid $!); its log is {log}"
 """,

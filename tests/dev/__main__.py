@@ -1,7 +1,9 @@
 """./dev COMMAND: build, run, test and measure BraidFS from a checkout.
 
-up [--mount DIR] [--state DIR] [--storage-servers N] [--targets N]
-                  start a cluster on loopback, with the data in its state folder, and mount it
+up [--mount DIR] [--state DIR] [--storage-servers N] [--targets N] [--metaservers N]
+   [--journal etcd|postgresql]
+                  start a cluster on loopback, with the data in its state folder, and mount it;
+                  several metaservers over one journal, in an engine that is started for them
 down [--state DIR]       unmount the cluster and stop its processes
 status [--state DIR]     show the processes of the cluster
 test [--full] [ARGS]     run all tests, in quick or long form; ARGS go to pytest
@@ -27,12 +29,12 @@ help                     show this text
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
 from tests.cluster.mounts import MountError
-from tests.cluster.plan import PlanError
+from tests.cluster.plan import ETCD, POSTGRESQL, PlanError, PlanWishes
 from tests.cluster.process import ProcessError
 from tests.dev.steps import StepError, console
 
@@ -57,12 +59,12 @@ def show_help() -> None:
 @click.option("--state", type=_FOLDER)
 @click.option("--storage-servers", type=_COUNT)
 @click.option("--targets", type=_COUNT)
-def up(
-    mount: Path | None, state: Path | None, storage_servers: int | None, targets: int | None
-) -> None:
+@click.option("--metaservers", type=click.IntRange(1, 3))
+@click.option("--journal", type=click.Choice((ETCD, POSTGRESQL)))
+def up(state: Path | None, **wishes: Unpack[PlanWishes]) -> None:
     from tests.dev import cluster_commands  # noqa: PLC0415
 
-    cluster_commands.up(state or cluster_commands.DEFAULT_STATE, mount, storage_servers, targets)
+    cluster_commands.up(state or cluster_commands.DEFAULT_STATE, wishes)
 
 
 @cli.command()

@@ -4,9 +4,9 @@ import os
 import shlex
 from pathlib import Path
 
-from tests.cluster import mounts
+from tests.cluster import engines, mounts
 from tests.cluster.cluster import BIN, Cluster
-from tests.cluster.plan import ClusterPlan, PlanError, make_plan, recorded
+from tests.cluster.plan import HOST, ClusterPlan, PlanError, PlanWishes, make_plan, recorded
 from tests.dev.build import build, has_fuse
 from tests.dev.steps import ROOT, StepError, console
 
@@ -24,28 +24,38 @@ def _refuse_without_rights() -> None:
         raise StepError("/dev/fuse is missing: load the module (modprobe fuse) or allow the device")
 
 
-def up(state: Path, mount: Path | None, storage_servers: int | None, targets: int | None) -> None:
+def up(state: Path, wishes: PlanWishes) -> None:
     _refuse_without_rights()
     old = recorded(state)
-    if old and mount and old.mount != mount and mounts.is_mounted(old.mount):
-        raise PlanError(f"this cluster is mounted at {old.mount}: ./dev down --state {state} first")
-    plan = make_plan(state, mount=mount, storage_servers=storage_servers, targets=targets)
+    plan = make_plan(state, **wishes)
+    if old:
+        _refuse_while_it_runs(old, plan)
     build()
     cluster = Cluster(plan, _say)
     cluster.start()
     _print_where(plan)
 
 
+def _refuse_while_it_runs(old: ClusterPlan, plan: ClusterPlan) -> None:
+    first = f"./dev down --state {shlex.quote(str(plan.state))} first"
+    if old.mount != plan.mount and mounts.is_mounted(old.mount):
+        raise PlanError(f"this cluster is mounted at {old.mount}: {first}")
+    is_as_before = (old.metaservers, old.journal) == (plan.metaservers, plan.journal)
+    if not is_as_before and Cluster(old).running():
+        raise PlanError(f"programs of this cluster run that know no other metaservers: {first}")
+
+
 def _print_where(plan: ClusterPlan) -> None:
     quoted = shlex.quote(str(plan.mount))
-    names = ", ".join([*(server.name for server in plan.servers), "client"])
+    engine_names = plan.journal.names if plan.journal else ()
+    names = ", ".join([*engine_names, *(server.name for server in plan.servers), "client"])
     suffix = "" if plan.state == DEFAULT_STATE else f" --state {shlex.quote(str(plan.state))}"
     print(
         f"""
 BraidFS is mounted at   {plan.mount}
 its state is in         {plan.state}
   logs                  {plan.state}/log
-  stored bytes          {plan.state}/targets, {plan.state}/meta
+  stored bytes          {_stored(plan)}
   configuration         {plan.state}/config
   a second client       . {plan.state}/cluster.env
                         mount -t fuse.braidfs "$BRAIDFS_SOURCE" DIR -o "$BRAIDFS_OPTIONS"
@@ -56,7 +66,7 @@ Try:
   df -h {quoted}
   ./dev status{suffix}
   ./dev down{suffix}
-
+{_take_over_to_try(plan, suffix)}
 braidfs, its command line (set +a ends the export):
   set -a; . {shlex.quote(str(plan.state / "cluster.env"))}; set +a
   {shlex.quote(str(BIN / "braidfs"))} status
@@ -65,6 +75,28 @@ A program that was killed:
 """,
         end="",
     )
+
+
+def _stored(plan: ClusterPlan) -> str:
+    names = ["targets", "meta", *(server.name for server in plan.standbys)]
+    if plan.journal:
+        names.append(plan.engine_folder.name)
+    return ", ".join(f"{plan.state}/{name}" for name in names)
+
+
+def _take_over_to_try(plan: ClusterPlan, suffix: str) -> str:
+    if not plan.standbys:
+        return ""
+    run = shlex.quote(str(plan.state / "run"))
+    active = engines.active_name(plan) or plan.metaserver.name
+    return f"""
+Kill the active metaserver while programs work on the mount:
+  ./dev status{suffix}    says which one is active: now it is {active}
+  kill -9 $(cat {run}/{active}.pid)
+Names wait for about five seconds and no program sees an error: another metaserver has become the
+active one, as ./dev status says. The killed one comes back as a standby:
+  {run}/{active}.start
+"""
 
 
 def _known(state: Path) -> ClusterPlan:
@@ -87,15 +119,20 @@ def status(state: Path) -> bool:
     """Prints one line for each process; True when all of them run."""
     plan = _known(state)
     running = Cluster(plan).running()
+    engine = dict(zip(plan.journal.names, plan.journal.ports, strict=True) if plan.journal else ())
+    for name, port in engine.items():
+        _status_line(name, running.get(name), f"{HOST}:{port}")
+    active = engines.active_name(plan) if engine.keys() & running.keys() else None
     for server in plan.servers:
-        _status_line(server.name, running.get(server.name), f"127.0.0.1:{server.port}")
+        role = " (active)" if server.name == active and server.name in running else ""
+        _status_line(server.name, running.get(server.name), f"{HOST}:{server.port}{role}")
     where = str(plan.mount) if mounts.is_mounted(plan.mount) else f"{plan.mount} (not mounted)"
     _status_line("client", running.get("client"), where)
     if mounts.is_mounted(plan.mount) and "client" in running:
         space = os.statvfs(plan.mount)
         total, free = space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail
         print(f"space             {free / 1e9:.1f} GB free of {total / 1e9:.1f} GB")
-    return len(running) == len(plan.servers) + 1
+    return len(running) == len(engine) + len(plan.servers) + 1
 
 
 def _status_line(name: str, pid: int | None, where: str) -> None:

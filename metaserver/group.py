@@ -23,7 +23,7 @@ from fscommon.service import Service
 from fscommon.tasks import open_tasks
 from metaserver.beats import Beats
 from metaserver.boot import Booting, Settings, prepare
-from metaserver.committer import UNCERTAIN_RETRY_S
+from metaserver.committer import FULL_RETRY_S, UNCERTAIN_RETRY_S
 from metaserver.config import MetaserverConfig
 from metaserver.overlay import Overlay
 from metaserver.owners import Owner
@@ -32,7 +32,7 @@ from metaserver.standby import Claimed, Standby
 from metaserver.store.journal import FencedError, Journal, JournalError, Sighting
 from metaserver.store.journaled import DeposedError, JournaledStore, Mark
 from metaserver.store.trimming import Trimming
-from metaserver.store.waist import Store, StoreUncertainError
+from metaserver.store.waist import Store, StoreFullError, StoreUncertainError
 from metaserver.times import Clock
 
 KEEP_UP_S: Final = 5.0  # between two reports of the active, each with a trim
@@ -215,6 +215,8 @@ async def _boot(store: JournaledStore, settings: Settings) -> Booting:
             return booting
         except StoreUncertainError:
             await trio.sleep(UNCERTAIN_RETRY_S)
+        except StoreFullError:  # `braidfs status` of nobody can say so: the log of the engine does
+            await trio.sleep(FULL_RETRY_S)
 
 
 async def _end_at(stopping: trio.Event, scope: trio.CancelScope) -> None:

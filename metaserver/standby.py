@@ -15,14 +15,7 @@ from fscommon.errors import ConfigError
 from fscommon.observe.log import Log, RateLimit
 from metaserver.owners import Owner
 from metaserver.store.follower import Follower, ForeignStateError, NeedsCopyError
-from metaserver.store.journal import (
-    FencedError,
-    Head,
-    Journal,
-    JournalError,
-    Sighting,
-    UnreachableError,
-)
+from metaserver.store.journal import FencedError, Head, Journal, JournalError, Sighting
 from metaserver.store.journaled import Mark
 from metaserver.store.terms import ActiveLease, TakeOverWatch
 from metaserver.store.waist import Store
@@ -77,7 +70,7 @@ class Standby:
         where = (
             f"the active metaserver is {active.name} at {active.address}"
             if active
-            else ("no metaserver is active at the moment")
+            else "no metaserver is active at the moment"
         )
         return f"this metaserver is a standby: {where}"
 
@@ -158,6 +151,8 @@ class Standby:
                 self.store = await self._copy(active.address)
                 self._follower = Follower(self.store, self._door)
                 return
-            except UnreachableError as error:
+            except ForeignStateError as error:
+                raise ConfigError(str(error)) from error
+            except JournalError as error:
                 self._log.warning("the copy of the state failed", error=error)
         await trio.sleep(COPY_RETRY_S)

@@ -352,7 +352,7 @@ async def test_too_many_connections_are_refused() -> None:
     log = RecordedLog()
     async with serving(limits=AcceptLimits(connections_max=2), log=log) as address:
         kept = [await dial(address) for _ in range(2)]
-        with pytest.raises(RefusedError, match=f"{address} takes no more .* it has 2, as many"):
+        with pytest.raises(RefusedError, match=f"{address} refuses .* it has 2, as many"):
             await dial(address)
         assert log.events == [("connection refused", too_many(2))]
         for one in kept:

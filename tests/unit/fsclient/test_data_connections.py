@@ -243,7 +243,7 @@ class Full(World):
     async def _connect(self, address: str, hello: HelloFields) -> FrameStream:
         if self.refusals:
             self.refusals -= 1
-            raise RefusedError(f"{address} takes no more connections: it has 7")
+            raise RefusedError(f"{address} refuses the connection: it has 7")
         return await super()._connect(address, hello)
 
 

@@ -14,6 +14,7 @@ from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability, map_epoch_of
 from fscommon.types import Ino, SessionId, Txn
 from metaserver.backups import Backups
+from metaserver.group_status import GroupView
 from metaserver.intents import Intents
 from metaserver.keys import ClientKey, ClientKeys
 from metaserver.leases.table import Leases
@@ -77,6 +78,7 @@ class Services:
     quotas: QuotaTable = field(default_factory=QuotaTable)
     trash: TrashTable = field(default_factory=TrashTable)
     keys: ClientKeys = field(default_factory=ClientKeys)
+    group: GroupView | None = None  # None: this metaserver is alone
 
     def capability(self, context: "Context", layout: bytes, ino: Ino, *, writable: bool) -> bytes:
         return make_capability(

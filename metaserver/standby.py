@@ -34,7 +34,9 @@ class Claimed:
 
 class Standby:
     """clock: seconds that also count while the machine is suspended. copy(active's address): takes
-    a copy of the state from there into the store's place, and returns the new store."""
+    a copy of the state from there into the store's place, and returns the new store. claims_from_s:
+    before that time on the clock it claims nothing, so that another one does. asked_s: when the
+    journal has answered last."""
 
     def __init__(
         self,
@@ -45,9 +47,12 @@ class Standby:
         clock: Callable[[], float],
         copy: Callable[[str], Awaitable[Store]],
         log: Log,
+        claims_from_s: float = 0.0,
     ) -> None:
         self.store = store
         self.seen: Sighting | None = None
+        self.asked_s = clock()
+        self._claims_from_s = claims_from_s
         self._door = door
         self._owner = owner
         self._clock = clock
@@ -59,6 +64,12 @@ class Standby:
         self._claiming: tuple[Sighting, float] | None = None
         self._reported_s = -REPORT_S
         self._reports = 0
+
+    @property
+    def applied(self) -> int:
+        """Index of the newest entry of the journal that the store has."""
+        mark = self._follower.mark
+        return mark.index if mark is not None else 0
 
     def active(self) -> Owner | None:
         """The metaserver that was active when this one looked last."""
@@ -97,14 +108,17 @@ class Standby:
 
     def _step(self) -> Claimed | None:
         self.seen = sighting = self._door.sighting()
-        self._watch.saw(sighting, self._clock())
+        self.asked_s = self._clock()
+        self._watch.saw(sighting, self.asked_s)
         while not (is_at_end := self._follower.follow(sighting.head)):
             mark = self._follower.mark
             if mark is None or mark.index >= sighting.head.index:
                 break
         self._report()
-        if self._claiming is None and is_at_end and self._watch.may_claim(self._clock()):
-            self._claiming = sighting, self._clock()
+        now_s = self._clock()
+        may_claim = now_s >= self._claims_from_s and self._watch.may_claim(now_s)
+        if self._claiming is None and is_at_end and may_claim:
+            self._claiming = sighting, now_s
         return self._claim(*self._claiming) if self._claiming is not None else None
 
     def _claim(self, seen: Sighting, sent_s: float) -> Claimed | None:

@@ -33,6 +33,7 @@ from fscommon.errors import (
     ConfigError,
     FsError,
     ProtocolError,
+    RefusedError,
     Status,
     TransportError,
 )
@@ -158,16 +159,24 @@ class Reach:
     async def run(self, work: Callable[[Caller], Awaitable[T]]) -> T:
         """Does the work on a connection to the first metaserver that accepts one."""
         failures = []
+        is_refused = False
         for address in self.metaservers:
             hello = HelloFields("admin", _who())
             try:
                 async with self.open_caller(address, hello) as caller:
                     return await work(caller)
+            except RefusedError as error:
+                is_refused = True
+                failures.append(f"{address}: {error.__cause__ or error}")
             except TransportError as error:
                 failures.append(str(error))
         raise UnreachableError(
             f"no metaserver answered: {'; '.join(failures)}. "
-            "Is braidfs-metaserver running there, and is --metaserver right?"
+            + (
+                "Name all metaservers in --metaserver: one of them is active, or soon will be"
+                if is_refused
+                else "Is braidfs-metaserver running there, and is --metaserver right?"
+            )
         )
 
     def ask(self, work: Callable[[Caller], Awaitable[T]]) -> T:

@@ -35,6 +35,7 @@ from fscommon.wire.backup import BackupBegin, BackupBegun, BackupEnd, BackupNext
 from fscommon.wire.ops import Op
 
 from .frame import EXIT_INTERRUPTED, EXIT_USAGE, Command, Group, Reach, json_option, reaching, show
+from .meta_switch import meta_switch
 from .words import number, size
 
 _NAME: Final = "braidfs-%Y%m%dT%H%M%SZ.backup"
@@ -44,7 +45,11 @@ _NAMED: Final = re.compile(r"braidfs-\d{8}T\d{6}Z\.backup")
 
 @click.group(cls=Group)
 def meta() -> None:
-    """The names of the file system: back them up, and restore them."""
+    """The names of the file system: back them up, restore them, and let another metaserver serve
+    them."""
+
+
+meta.add_command(meta_switch)
 
 
 # ---- backup ------------------------------------------------------------------------------------

@@ -4,13 +4,14 @@ import click
 from rich.console import Console
 
 from fscommon.observe.health import Problem, Severity, overall, problems_of
-from fscommon.observe.status import paths_text, session_text, status_json, target_json
+from fscommon.observe.status import paths_text, role_text, session_text, status_json, target_json
+from fscommon.wire.group import EngineServer
 from fscommon.wire.messages import StatusReply
 
 from .expiry import ask_with_certificates, seen
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, show
 from .terminal import plain, table
-from .words import bar, counted, duration, number, size
+from .words import bar, counted, duration, latency, number, size
 
 CLIENTS_SHOWN = 8
 _COLOURS = {"healthy": "green", "degraded": "yellow", "failing": "red"}
@@ -67,6 +68,8 @@ def _print(console: Console, reply: StatusReply, problems: list[Problem]) -> Non
             f"\n[{colour}]{mark} {plain(problem.what)}[/]: "
             f"{plain(problem.why)}\n  → {plain(problem.remedy)}"
         )
+    if not reply.group.is_alone:
+        _print_group(console, reply)
     _print_servers(console, reply)
     _print_clients(console, reply)
 
@@ -78,6 +81,54 @@ def _print_space(console: Console, reply: StatusReply) -> None:
     console.print(
         f"space    {bar(share)} {size(used)} of {size(files.bytes_total)} used ({share:.0%}), "
         f"{number(files.inodes_total - files.inodes_free)} inodes"
+    )
+
+
+def _print_group(console: Console, reply: StatusReply) -> None:
+    journal = reply.group.journal
+    console.print(f"\n{counted(len(reply.group.metaservers), 'metaserver')}")
+    rows = [
+        (
+            row.name,
+            row.address,
+            role_text(row),
+            number(row.applied),
+            "-" if row.is_active else number(row.behind),
+            "-" if row.is_active else f"{duration(row.seconds_since_report)} ago",
+        )
+        for row in reply.group.metaservers
+    ]
+    columns = ("metaserver", "address", "role", "applied", "behind", "reported")
+    console.print(table(columns, rows, right="applied,behind,reported"))
+    appends = (
+        f"appends {latency(journal.append_p50_s * 1e6)}, "
+        f"1 % over {latency(journal.append_p99_s * 1e6)}, "
+        if journal.append_p99_s
+        else ""
+    )
+    console.print(
+        f"\njournal  {journal.engine}, term {journal.term}, entry {number(journal.index)}, "
+        f"{appends}heard {duration(journal.silence_s)} ago"
+    )
+    if journal.servers:
+        console.print(
+            table(
+                ("server", "state", "role", "used", "of"),
+                [_engine_row(server) for server in journal.servers],
+                right="used,of",
+            )
+        )
+
+
+def _engine_row(server: EngineServer) -> tuple[str, ...]:
+    if not server.is_reachable:
+        return server.endpoint, "[red]not reachable[/]", "-", "-", "-"
+    return (
+        server.endpoint,
+        "[red]alarm[/]" if server.alarms else "[green]up[/]",
+        "leader" if server.is_leader else "-",
+        size(server.bytes_used),
+        size(server.bytes_max) if server.bytes_max else "no bound",
     )
 
 

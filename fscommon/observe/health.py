@@ -11,6 +11,7 @@ from typing import Final
 
 from fscommon.observe.words import duration, size
 from fscommon.wire.admin import NO_PATH
+from fscommon.wire.group import EngineServer, MetaserverStatus
 from fscommon.wire.messages import StatusReply, TargetEntry
 
 _SILENT_CLIENT_S: Final = 15.0
@@ -19,6 +20,12 @@ _UNDURABLE_MAX: Final = 50_000
 # playbooks renew in the last 30 days; monitoring/alerts.yml has this number, too
 CERTIFICATE_DAYS_MIN: Final = 21
 _DAY_S: Final = 86400
+_SILENT_STANDBY_S: Final = 10.0
+_LATE_STANDBY_S: Final = 15.0  # it reports seldom, so one that follows seems some seconds late
+# A metaserver that is active since then has not heard of all others yet.
+_NEW_S: Final = 10.0
+ENGINE_FULL: Final = 0.8  # monitoring/alerts.yml has this number, too
+_ENGINE_ALMOST_FULL: Final = 0.95
 _RENEW: Final = (
     "run the playbook site.yml, or braidfs tls issue --renew and copy its files there: the server "
     "takes them without a restart"
@@ -70,6 +77,8 @@ _MORE_ROOM = (
 def problems_of(status: StatusReply, certificates: Sequence[CertificateSeen] = ()) -> list[Problem]:
     found = [
         *_metaserver(status),
+        *_standbys(status),
+        *_journal(status),
         *_nodes(status),
         *_targets(status),
         *_space(status),
@@ -122,6 +131,93 @@ def _metaserver(status: StatusReply) -> list[Problem]:
             )
         )
     return found
+
+
+def _standbys(status: StatusReply) -> list[Problem]:
+    if status.group.is_alone or status.uptime_s < _NEW_S:
+        return []
+    rows = status.group.standbys
+    silent = [row for row in rows if row.seconds_since_report > _SILENT_STANDBY_S]
+    if len(silent) == len(rows):
+        return [_no_standby(silent)]
+    found = [
+        Problem(
+            Severity.WARNING,
+            f"standby metaserver {row.name} ({row.address}) is silent",
+            f"it has not reported to the journal for {duration(row.seconds_since_report)}",
+            f"start braidfs-metaserver on {row.name}; if it runs, its log says why it does not "
+            "reach the journal",
+        )
+        for row in silent
+    ]
+    return found + [
+        Problem(
+            Severity.WARNING,
+            f"standby metaserver {row.name} ({row.address}) does not follow the journal",
+            f"it lacks {row.behind:,} entries, for {duration(row.behind_s)} now; until it has them "
+            "it takes nothing over",
+            "look into its log: its disk may be slow, or it takes a copy of the state",
+        )
+        for row in rows
+        if row not in silent and row.behind_s > _LATE_STANDBY_S
+    ]
+
+
+def _no_standby(silent: list[MetaserverStatus]) -> Problem:
+    said = ", ".join(
+        f"{row.name} has not reported for {duration(row.seconds_since_report)}" for row in silent
+    )
+    return Problem(
+        Severity.WARNING,
+        "there is no standby metaserver",
+        f"{said or 'no other metaserver has reported to the journal'}; if the active metaserver "
+        "fails, nobody takes over",
+        "start braidfs-metaserver on another host with the same `journal`; if it runs, its log "
+        "says why it does not reach the journal",
+    )
+
+
+def _journal(status: StatusReply) -> list[Problem]:
+    journal = status.group.journal
+    found = []
+    absent = [server for server in journal.servers if not server.is_reachable]
+    if absent:
+        count = len(journal.servers)
+        found.append(
+            Problem(
+                Severity.WARNING,
+                f"{', '.join(server.endpoint for server in absent)} of {journal.engine} "
+                + ("is not reachable" if len(absent) == 1 else "are not reachable"),
+                f"{count - len(absent)} of {count} servers of the journal answer: "
+                + "; ".join(alarm for server in absent for alarm in server.alarms),
+                f"start {journal.engine} there: changes wait when fewer than half are left",
+            )
+        )
+    for server in journal.servers:
+        if server.is_reachable and server.bytes_used > ENGINE_FULL * server.bytes_max > 0:
+            found.append(_full_engine(journal.engine, server))
+        if server.is_reachable and server.alarms:
+            found.append(
+                Problem(
+                    Severity.ERROR,
+                    f"{journal.engine} has an alarm at {server.endpoint}",
+                    "; ".join(server.alarms),
+                    "see docs/OPERATIONS.md; with NOSPACE no change is made until there is room",
+                )
+            )
+    return found
+
+
+def _full_engine(engine: str, server: EngineServer) -> Problem:
+    share = server.bytes_used / server.bytes_max
+    return Problem(
+        Severity.ERROR if share > _ENGINE_ALMOST_FULL else Severity.WARNING,
+        f"the store of {engine} at {server.endpoint} is {share:.0%} full",
+        f"it has {size(server.bytes_used)} of {size(server.bytes_max)}; when it is full, no change "
+        "of the file system can be made",
+        "a metaserver that is behind keeps entries for ten minutes; if all follow, make the store "
+        "smaller (etcdctl defrag) or raise --quota-backend-bytes of etcd",
+    )
 
 
 def _nodes(status: StatusReply) -> list[Problem]:

@@ -127,6 +127,39 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_trash_inodes", _G, "Inodes in the trash, which braidfs_inodes counts too"),
     Metric("braidfs_trash_total", _C, "Names that went to the trash or left it", ("outcome",)),
     Metric("braidfs_targets", _G, "Targets in the cluster map", ("state",)),
+    # metaserver that is one of several
+    Metric("braidfs_metaserver_active", _G, "1 while it is active, 0 while it stands by"),
+    Metric("braidfs_metaserver_standbys", _G, "Standbys that could take over, at the active one"),
+    Metric("braidfs_take_overs_total", _C, "How often this metaserver has become active"),
+    Metric("braidfs_journal_term", _G, "Term of the journal, which each take-over raises"),
+    Metric("braidfs_journal_index", _G, "Index of the newest entry of the journal"),
+    Metric("braidfs_journal_applied", _G, "Index of the newest entry that the own store has"),
+    Metric("braidfs_journal_silence_seconds", _G, "Since the journal has last answered"),
+    Metric(
+        "braidfs_journal_append_seconds",
+        _H,
+        "From the first attempt of an append until its outcome is known",
+        (),
+        LATENCY_S,
+    ),
+    Metric(
+        "braidfs_journal_engine_reachable",
+        _G,
+        "1 if the active metaserver reaches this server of the journal's engine",
+        ("endpoint",),
+    ),
+    Metric(
+        "braidfs_journal_engine_bytes",
+        _G,
+        "Size of the store of a server of the journal's engine",
+        ("endpoint",),
+    ),
+    Metric(
+        "braidfs_journal_engine_bytes_max",
+        _G,
+        "Size at which that server refuses changes; 0: it has no such bound",
+        ("endpoint",),
+    ),
     # storage server
     Metric("braidfs_targets_unserved", _G, "Configured targets that could not be opened"),
     Metric("braidfs_target_bytes", _G, "Size of a target", ("target",)),
@@ -224,6 +257,13 @@ class Metrics:
         made = self._metric(name, Kind.HISTOGRAM)
         assert isinstance(made, Histogram)
         return made.labels(**labels) if labels else made
+
+    def forget(self, *names: str) -> None:
+        """Shows these no more, until they are set again."""
+        for name in names:
+            made = self._made.pop(name, None)
+            if made is not None:
+                self.registry.unregister(made)
 
     def collect_native(self, counters: Callable[[], Mapping[str, int]]) -> None:
         """Shows what counters() returns at the time of each scrape."""

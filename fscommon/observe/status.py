@@ -4,6 +4,7 @@ from typing import Any
 
 from fscommon.observe.health import Problem, overall
 from fscommon.wire.admin import ClientStatus, NodeStatus, Traffic
+from fscommon.wire.group import JournalStatus, MetaserverStatus
 from fscommon.wire.messages import StatusReply, TargetEntry
 
 
@@ -20,6 +21,8 @@ def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
             "transaction_durable": reply.durable,
             "map_epoch": reply.map.epoch,
         },
+        "metaservers": [metaserver_json(row, reply) for row in reply.group.metaservers],
+        "journal": None if reply.group.is_alone else journal_json(reply.group.journal),
         "space": {
             "bytes_total": reply.files.bytes_total,
             "bytes_available": reply.files.bytes_available,
@@ -31,6 +34,45 @@ def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
         "nodes": [node_json(node) for node in reply.nodes],
         "targets": [target_json(reply, row) for row in reply.map.targets],
         "clients": [client_json(client) for client in reply.clients],
+    }
+
+
+def metaserver_json(row: MetaserverStatus, reply: StatusReply) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "address": row.address,
+        "role": role_text(row),
+        "term": reply.group.journal.term if row.is_active else None,
+        "applied": row.applied,
+        "behind": row.behind,
+        "behind_s": round(row.behind_s, 3),
+        "seconds_since_report": round(row.seconds_since_report, 3),
+    }
+
+
+def role_text(row: MetaserverStatus) -> str:
+    return "active" if row.is_active else "standby"
+
+
+def journal_json(journal: JournalStatus) -> dict[str, Any]:
+    return {
+        "engine": journal.engine,
+        "term": journal.term,
+        "index": journal.index,
+        "append_p50_s": round(journal.append_p50_s, 6),
+        "append_p99_s": round(journal.append_p99_s, 6),
+        "silence_s": round(journal.silence_s, 3),
+        "servers": [
+            {
+                "endpoint": server.endpoint,
+                "reachable": server.is_reachable,
+                "leader": server.is_leader,
+                "bytes_used": server.bytes_used,
+                "bytes_max": server.bytes_max or None,
+                "alarms": list(server.alarms),
+            }
+            for server in journal.servers
+        ],
     }
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fscommon.ranges import I64, U32, U64, Many, Message, Name, Names, Record, Text, U64s
+from fscommon.wire.ops import Op
 
 INSPECT_NAMES_MAX: Final = 256  # components of one path
 SUM_INODES_MAX: Final = 512  # inodes visited for one TREE_SUM
@@ -179,6 +180,13 @@ class TreeSummed:
     blocks: U64
     linked: Annotated[tuple[LinkedFile, ...], Many]
     stack: Annotated[tuple[Place, ...], Many]
+
+
+INSPECT_BODIES: Final[dict[Op, tuple[type, type]]] = {
+    Op.INSPECT: (Inspect, Inspected),
+    Op.INSPECT_LIST: (InspectList, InspectListed),
+    Op.TREE_SUM: (TreeSum, TreeSummed),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,24 +29,20 @@ from fscommon.ranges import (
 )
 from fscommon.wire.admin import (
     FILES_UNLIMITED,
+    INSPECT_BODIES,
     NO_TRAFFIC,
     BytesPath,
     ClientStatus,
     Evict,
-    Inspect,
-    Inspected,
-    InspectList,
-    InspectListed,
     NodeStatus,
     TargetHealth,
     TargetSet,
     Traffic,
-    TreeSum,
-    TreeSummed,
 )
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
 from fscommon.wire.backup import BACKUP_BODIES
 from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated
+from fscommon.wire.group import ALONE, GROUP_BODIES, GroupStatus
 from fscommon.wire.hello import Auth, AuthReply, Hello, HelloReply
 from fscommon.wire.keys import (
     KeyCreate,
@@ -528,6 +524,7 @@ class StatusReply:
     chunk_size: U64  # for new files whose directory has no layout of its own
     stripe_width_max: U32
     files_free: U64 = FILES_UNLIMITED  # inodes left on targets that take new files
+    group: GroupStatus = ALONE
 
 
 BODIES: dict[Op, tuple[type, type]] = {
@@ -581,17 +578,16 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.REGISTER: (Register, Registered),
     Op.HEARTBEAT: (Heartbeat, HeartbeatReply),
     Op.STATUS: (Empty, StatusReply),
-    Op.INSPECT: (Inspect, Inspected),
-    Op.INSPECT_LIST: (InspectList, InspectListed),
-    Op.TREE_SUM: (TreeSum, TreeSummed),
     Op.QUOTA_SET: (QuotaSet, Empty),
     Op.QUOTA_LIST: (QuotaList, QuotaReport),
     Op.QUOTA_ASSIGN: (QuotaAssign, QuotaAssigned),
     Op.QUOTA_TELL: (QuotaTell, QuotaTold),
     Op.EVICT: (Evict, Empty),
+    **INSPECT_BODIES,
     **LEASE_BODIES,
     **TRASH_BODIES,
     **BACKUP_BODIES,
+    **GROUP_BODIES,
     Op.KEY_CREATE: (KeyCreate, KeyCreated),
     Op.KEY_LIST: (KeyList, KeyReport),
     Op.KEY_REVOKE: (KeyRevoke, Empty),

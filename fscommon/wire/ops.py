@@ -102,6 +102,7 @@ class Op(IntEnum):
     BACKUP_BEGIN = 225
     BACKUP_NEXT = 226
     BACKUP_END = 227
+    META_SWITCH = 228
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,7 @@ SPECS: dict[Op, Spec] = {
     Op.BACKUP_BEGIN: Spec(Retry.NEVER),
     Op.BACKUP_NEXT: _SAFE,
     Op.BACKUP_END: _SAFE,
+    Op.META_SWITCH: Spec(Retry.NEVER),
 }
 
 # Mutations whose reply also registers the inode that they created as open.

@@ -4,6 +4,7 @@ from typing import Final
 
 from fscommon.version import program_version
 from fscommon.wire.admin import ClientStatus, NodeStatus, TargetHealth
+from fscommon.wire.group import ALONE
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 from metaserver.context import Context
@@ -43,6 +44,7 @@ def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
         chunk_size=membership.chunk_size,
         stripe_width_max=membership.width_max,
         files_free=membership.files_free(),
+        group=services.group.status() if services.group is not None else ALONE,
     )
 
 

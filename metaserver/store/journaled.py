@@ -97,6 +97,8 @@ class JournaledStore:
         clock: Callable[[], float],
     ) -> None:
         self._below = below
+        # Called with the seconds until the outcome of an append was known.
+        self.appended: Callable[[float], None] = lambda seconds: None
         self._journal = journal
         self._lease = lease
         self._clock = clock
@@ -122,6 +124,7 @@ class JournaledStore:
         except JournalFullError as error:
             raise StoreFullError(str(error)) from error
         self._lease.proven(attempt.sent_s)
+        self.appended(self._clock() - attempt.sent_s)
         self._below.commit([*batch, Mark.of(head).record()])
         self.head = head
         self._attempt = None

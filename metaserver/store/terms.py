@@ -31,6 +31,11 @@ class ActiveLease:
     def holds(self, now_s: float) -> bool:
         return now_s < self._until_s
 
+    @property
+    def proven_s(self) -> float:
+        """When the newest change that has succeeded was sent."""
+        return self._until_s - ANSWER_S
+
     def end(self) -> None:
         """Nothing is answered from now on: the metaserver resigns, or is deposed."""
         self._until_s = -inf

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fscommon.observe.health import CERTIFICATE_DAYS_MIN
+from fscommon.observe.health import CERTIFICATE_DAYS_MIN, ENGINE_FULL
 from fscommon.observe.metrics import TABLE, Kind, Metric
 from tests.dev.steps import ROOT
 
@@ -69,6 +69,11 @@ def test_alerts_have_severity_and_summary() -> None:
     assert count == len(_rules()) >= 10
     assert text.count("summary: ") == count
     assert len(re.findall(r"severity: (?:warning|critical)", text)) == count
+
+
+def test_the_journal_alerts_before_it_is_full() -> None:
+    shares = re.findall(r"journal_engine_bytes .*> (0\.\d+)$", "\n".join(_rules()), re.M)
+    assert shares == [str(ENGINE_FULL)]
 
 
 def test_certificates_alert_when_status_says_it_too() -> None:

@@ -43,6 +43,11 @@ class JournalAddress:
         return self.scheme in (ETCD, ETCDS)
 
     @property
+    def engine(self) -> str:
+        """What the engine is called, with TLS or without."""
+        return ETCD if self.is_etcd else self.scheme
+
+    @property
     def is_tls(self) -> bool:
         """Whether the scheme demands TLS; see above for postgresql."""
         return self.scheme == ETCDS

@@ -1,10 +1,14 @@
 """Addresses of journals: what they mean, and what is said of those that are wrong."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fscommon.errors import ConfigError
+from metaserver.program import main
 from metaserver.store.journals.address import JournalAddress, parse_journal
 
 
@@ -87,3 +91,25 @@ def test_any_text_is_parsed_or_refused(text: str, begin: str) -> None:
     except ConfigError:
         return
     assert found.endpoints and found.path and parse_journal(found.text) == found
+
+
+def test_the_check_of_a_configuration_shows_no_password(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("hunter2\n")
+    file = tmp_path / "metaserver.toml"
+    file.write_text(
+        f'state_directory = "{tmp_path}"\nkey_file = "{tmp_path}/key"\nname = "m1"\n'
+        'journal = "etcds://e1,e2,e3/braidfs"\njournal_user = "braidfs"\n'
+        f'journal_password_file = "{password}"\n'
+    )
+    assert main(["--config", str(file), "--check"]) == 0
+    shown = capsys.readouterr().out
+    keys = {key["name"]: key["value"] for key in json.loads(shown)}
+    assert keys["journal"] == "etcds://e1,e2,e3/braidfs" and keys["journal_user"] == "braidfs"
+    assert keys["journal_password_file"] == str(password) and "hunter2" not in shown
+    file.write_text(file.read_text().replace("etcds://e1,e2,e3", "postgresql://u:hunter2@h"))
+    assert main(["--config", str(file), "--check"]) == 1
+    said = capsys.readouterr()
+    assert "has a password in it" in said.err and "hunter2" not in said.out + said.err

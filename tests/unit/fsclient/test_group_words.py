@@ -1,0 +1,89 @@
+"""What `braidfs status` says of several metaservers and their journal."""
+
+from dataclasses import replace
+
+import pytest
+
+from fscommon.observe.health import Severity, problems_of
+from fscommon.observe.status import status_json
+from fscommon.wire.group import EngineServer, GroupStatus, JournalStatus, MetaserverStatus
+
+from .test_cli_parts import make_status
+
+ACTIVE = MetaserverStatus("a", "h1:7400", True, 100, 0, 0.0, 0.0)
+STANDBY = MetaserverStatus("b", "h2:7400", False, 98, 2, 1.0, 2.0)
+SERVER = EngineServer("e1:2379", True, True, 10, 100, ())
+JOURNAL = JournalStatus("etcd", 7, 100, 0.002, 0.01, 0.1, (SERVER,))
+
+
+def said(*rows: MetaserverStatus, servers: tuple[EngineServer, ...] = (SERVER,)) -> list[str]:
+    """Severity, what and why of each problem."""
+    group = GroupStatus((ACTIVE, *rows), replace(JOURNAL, servers=servers))
+    problems = problems_of(make_status(uptime_s=60.0, group=group))
+    return [f"{one.severity.name} {one.what}: {one.why}" for one in problems]
+
+
+def test_a_sound_group_has_no_problems() -> None:
+    assert said(STANDBY) == []
+    assert said(STANDBY, servers=(replace(SERVER, bytes_used=80),)) == []
+    assert said(STANDBY, servers=(replace(SERVER, bytes_used=1 << 40, bytes_max=0),)) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ((), "WARNING there is no standby metaserver: no other metaserver has reported"),
+        (
+            (replace(STANDBY, seconds_since_report=40.0),),
+            "WARNING there is no standby metaserver: b has not reported for 40 s",
+        ),
+        (
+            (STANDBY, replace(STANDBY, name="c", seconds_since_report=40.0)),
+            "WARNING standby metaserver c (h2:7400) is silent: it has not reported",
+        ),
+        (
+            (replace(STANDBY, behind=5000, behind_s=20.0),),
+            "WARNING standby metaserver b (h2:7400) does not follow the journal: it lacks 5,000",
+        ),
+    ],
+)
+def test_what_is_wrong_with_standbys(rows: tuple[MetaserverStatus, ...], words: str) -> None:
+    (problem,) = said(*rows)
+    assert problem.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (
+            replace(SERVER, is_reachable=False, alarms=("refused",)),
+            "WARNING e1:2379 of etcd is not reachable: 0 of 1 servers of the journal answer: "
+            "refused",
+        ),
+        (replace(SERVER, bytes_used=81), "WARNING the store of etcd at e1:2379 is 81% full"),
+        (replace(SERVER, bytes_used=96), "ERROR the store of etcd at e1:2379 is 96% full"),
+        (replace(SERVER, alarms=("NOSPACE",)), "ERROR etcd has an alarm at e1:2379: NOSPACE"),
+    ],
+)
+def test_what_is_wrong_with_the_engine(server: EngineServer, words: str) -> None:
+    (problem,) = said(STANDBY, servers=(server,))
+    assert problem.startswith(words)
+
+
+def test_one_that_is_active_since_a_moment_does_not_miss_standbys() -> None:
+    group = GroupStatus((ACTIVE,), JOURNAL)
+    assert problems_of(make_status(uptime_s=3.0, group=group)) == []
+    (problem,) = problems_of(make_status(uptime_s=11.0, group=group))
+    assert problem.severity is Severity.WARNING
+
+
+def test_json() -> None:
+    found = status_json(make_status(group=GroupStatus((ACTIVE, STANDBY), JOURNAL)), [])
+    assert [(row["name"], row["role"], row["term"]) for row in found["metaservers"]] == [
+        ("a", "active", 7),
+        ("b", "standby", None),
+    ]
+    assert found["journal"]["engine"] == "etcd"
+    assert found["journal"]["servers"][0]["bytes_max"] == 100
+    alone = status_json(make_status(), [])
+    assert (alone["metaservers"], alone["journal"]) == ([], None)

@@ -40,6 +40,7 @@ ELSEWHERE = {
     "bench": "tests/integration/test_bench_verb.py::test_all_parts_on_two_nodes",
     "target add": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
     "target set-state": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
+    "meta switch": "tests/integration/test_meta_switch.py::test_a_hand_over_under_a_writer",
     "meta restore": "tests/integration/test_meta_backup.py::test_names_come_back",
     "meta verify": "tests/integration/test_meta_backup.py::test_names_come_back",
     "trash restore PATH": "tests/fuse/test_trash.py::test_rm_r_and_back",

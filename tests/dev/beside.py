@@ -1,5 +1,5 @@
-"""A pytest plugin for `./dev test`: tests that need no mount run in a process of their own beside
-the others, which mostly wait.
+"""A pytest plugin for `./dev test`: tests that do not use the shared mount run in a process of
+their own beside the others, which mostly wait.
 
 Their output comes before the summary; if one of them fails, the whole run fails.
 """
@@ -23,6 +23,12 @@ FOLDERS = (
     "tests/model/test_metaserver_replay.py",
     "tests/model/test_takeover.py",
     "tests/deployment/test_package.py",
+    # They have clusters of their own, and wait for leases that run out.
+    "tests/integration/test_etcd_journal.py",
+    "tests/integration/test_postgresql_journal.py",
+    "tests/integration/test_meta_switch.py",
+    "tests/integration/test_several_metaservers.py",
+    "tests/integration/test_take_over.py",
 )
 WAIT_SECONDS = 1800.0  # it waits so long after the others are done
 SHOWN_LINES = 400
@@ -76,7 +82,7 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     beside = config.stash[_BESIDE]
-    terminalreporter.section("tests that need no mount, beside these")
+    terminalreporter.section("tests that do not use the shared mount, beside these")
     failed = beside.wait() != 0
     for line in beside.lines()[-SHOWN_LINES if failed else -1 :]:
         terminalreporter.write_line(line)

@@ -15,6 +15,7 @@ from metaserver.copying import take_copy
 from metaserver.group import Group, Parts
 from metaserver.server import Metaserver
 from metaserver.state_directory import STORE, check_restored, held
+from metaserver.store.journaled import forget_mark
 from metaserver.store.journals.settings import open_journal
 from metaserver.store.lmdb import LmdbStore
 
@@ -48,6 +49,7 @@ class _OwnStore:
 
 
 async def _alone(config: MetaserverConfig, service: Service, own: _OwnStore) -> None:
+    forget_mark(own.store)
     metaserver = Metaserver(
         config,
         own.store,

@@ -72,6 +72,18 @@ def mark_in(snapshot: Snapshot) -> Mark | None:
         raise StoreError(f"the store's mark of the journal is damaged: {error}") from error
 
 
+def forget_mark(store: Store) -> None:
+    """The store goes on without a journal. It may begin a new one, and follows none any more: what
+    it has from now on is in no journal."""
+    snapshot = store.snapshot()
+    try:
+        is_marked = snapshot.get(MARK_KEY) is not None
+    finally:
+        snapshot.close()
+    if is_marked:
+        store.commit([(MARK_KEY, None)])
+
+
 @dataclass(slots=True)
 class _Attempt:
     """A batch that is being appended. sent_s: when the first attempt began."""

@@ -12,7 +12,14 @@ from fscommon.checksum import xxh3_64_bytes
 from metaserver.store.batches import pack_batch, unpack_batch
 from metaserver.store.follower import Follower, ForeignStateError, NeedsCopyError
 from metaserver.store.journal import NO_NONCE, DamagedJournalError, Entry, Head, Member, Sighting
-from metaserver.store.journaled import MARK_KEY, DeposedError, JournaledStore, Mark, mark_in
+from metaserver.store.journaled import (
+    MARK_KEY,
+    DeposedError,
+    JournaledStore,
+    Mark,
+    forget_mark,
+    mark_in,
+)
 from metaserver.store.journals.memory import Fault, MemoryJournal, MemoryLog
 from metaserver.store.memory import MemoryStore
 from metaserver.store.terms import ANSWER_S, CLAIM_S, ActiveLease, TakeOverWatch
@@ -199,6 +206,24 @@ def test_a_log_that_was_rolled_back_is_noticed() -> None:
     with pytest.raises(NeedsCopyError, match="follows another one"):
         Follower(one.below, other).follow(back.head)
     assert mark_in(one.below.snapshot()) == Mark.of(log.head), "it was left as it was"
+
+
+def test_a_store_that_went_on_alone_begins_a_new_log() -> None:
+    """The engine is lost for good: the metaserver goes on without, and then with another one."""
+    former, log = MemoryLog(), MemoryLog()
+    one, other = Active(former), MemoryStore()
+    one.store.commit([(b"a", b"1")])
+    other.commit([*one.below.snapshot().range(b"", b"\xff")])
+    with pytest.raises(NeedsCopyError, match="another journal"):
+        followed(log, one.below)
+    for _ in range(2):
+        forget_mark(one.below)
+    assert followed(log, one.below)
+    Active(log, one.below).store.commit([(b"b", b"2")])
+    assert records(one.below) == {b"a": b"1", b"b": b"2"}
+    forget_mark(other)
+    with pytest.raises(ForeignStateError):
+        followed(log, other)
 
 
 def test_another_log_is_noticed() -> None:

@@ -12,16 +12,15 @@ from typing import Final
 
 import trio
 
-from fscommon.archive import BadRecordsError, unpack_records
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import AuthenticationError, FsError, ProtocolError, TransportError
+from fscommon.files import sync_directory
 from fscommon.net.address import parse_address
 from fscommon.net.transport import Transport
 from fscommon.rpc.caller import Caller, open_caller
-from fscommon.wire.backup import BackupBegin, BackupBegun, BackupEnd, BackupNext, BackupPart
-from fscommon.wire.ops import Op
+from fscommon.rpc.snapshot import read_snapshot
 from metaserver.records import CLUSTER_KEY
-from metaserver.state_directory import STORE, sync
+from metaserver.state_directory import STORE
 from metaserver.store.follower import ForeignStateError
 from metaserver.store.journal import UnreachableError
 from metaserver.store.lmdb import LmdbStore
@@ -49,13 +48,7 @@ async def take_copy(
                 transport=transport,
             ) as caller:
                 count = await _receive(caller, copied)
-        except (
-            TransportError,
-            ProtocolError,
-            AuthenticationError,
-            FsError,
-            BadRecordsError,
-        ) as error:
+        except (TransportError, ProtocolError, AuthenticationError, FsError) as error:
             raise UnreachableError(f"no copy from {address}: {error}") from error
         _check_cluster(own, copied)
     finally:
@@ -66,22 +59,11 @@ async def take_copy(
 
 
 async def _receive(caller: Caller, store: LmdbStore) -> int:
-    begun: BackupBegun = await caller.call(Op.BACKUP_BEGIN, BackupBegin(whole=True), CALL_S_MAX)
     count = 0
-    after = b""
-    while True:
-        part: BackupPart = await caller.call(
-            Op.BACKUP_NEXT, BackupNext(begun.id, after), CALL_S_MAX
-        )
-        batch = list(unpack_records(part.records, after))
-        if len(batch) != part.count or not (batch or part.end):
-            raise ProtocolError("a part of the state has another number of records than it says")
-        await trio.to_thread.run_sync(store.commit, batch)
-        count += len(batch)
-        if part.end:
-            await caller.call(Op.BACKUP_END, BackupEnd(begun.id), CALL_S_MAX)
-            return count
-        after = batch[-1][0]
+    async for _, records in read_snapshot(caller, whole=True, timeout_s=CALL_S_MAX):
+        await trio.to_thread.run_sync(store.commit, records)
+        count += len(records)
+    return count
 
 
 def _check_cluster(own: LmdbStore, copied: LmdbStore) -> None:
@@ -108,4 +90,4 @@ def _replace(directory: Path) -> None:
     if store.exists():
         store.rename(former)
     (directory / COPYING).rename(store)
-    sync(directory)
+    sync_directory(directory)

@@ -26,10 +26,11 @@ from typing import BinaryIO, Final
 
 from fscommon.archive import ArchiveError, ArchiveReader, Head, Record
 from fscommon.errors import BraidError, ConfigError, ProtocolError
+from fscommon.files import sync_directory
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
 from fscommon.layout.layout import Layout, unpack_layout
 from metaserver import records
-from metaserver.state_directory import RESTORING, STORE, held, sync
+from metaserver.state_directory import RESTORING, STORE, held
 from metaserver.store.journaled import MARK_KEY
 from metaserver.store.lmdb import LmdbSnapshot, LmdbStore
 
@@ -261,10 +262,10 @@ def restore(backup: Path, directory: Path, now_s: int) -> Restored:
         try:
             restored = _write(file, str(backup), fresh, now_s)
             _give_to_owner(directory)
-            sync(fresh)
-            sync(directory)
+            sync_directory(fresh)
+            sync_directory(directory)
             fresh.rename(directory / STORE)
-            sync(directory)
+            sync_directory(directory)
         except BaseException:
             _remove_if_there(fresh)
             raise

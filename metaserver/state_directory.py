@@ -45,12 +45,3 @@ def check_restored(directory: Path) -> None:
             f"a restore into {directory} was interrupted: run `braidfs meta restore` again, "
             f"or remove {directory / RESTORING} to begin a new cluster"
         )
-
-
-def sync(directory: Path) -> None:
-    """Makes the names in the directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from fscommon.errors import ConfigError
+from fscommon.files import sync_directory
 
 _FILE: Final = "node.json"
 LOCK_FILE: Final = "lock"
@@ -85,7 +86,7 @@ class StateFile:
                 file.flush()
                 os.fsync(file.fileno())
             new.rename(self._path)
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
         except OSError as error:
             raise ConfigError(f"cannot write {self._path}: {error.strerror}") from error
 
@@ -106,11 +107,3 @@ def _from_json(fields: Any) -> NodeState:
         cluster=bytes.fromhex(fields["cluster"]),
         targets=tuple(str(path) for path in fields["targets"]),
     )
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

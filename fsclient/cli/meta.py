@@ -21,18 +21,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
 
-from fscommon.archive import (
-    CLUSTER_LENGTH,
-    ArchiveReader,
-    ArchiveWriter,
-    BadRecordsError,
-    Head,
-    unpack_records,
-)
-from fscommon.errors import BraidError, ConfigError, ProtocolError
+from fscommon.archive import ArchiveReader, ArchiveWriter, Head
+from fscommon.errors import BraidError, ConfigError
+from fscommon.files import sync_directory
 from fscommon.rpc.caller import Caller
-from fscommon.wire.backup import BackupBegin, BackupBegun, BackupEnd, BackupNext, BackupPart
-from fscommon.wire.ops import Op
+from fscommon.rpc.snapshot import read_snapshot
 
 from .frame import EXIT_INTERRUPTED, EXIT_USAGE, Command, Group, Reach, json_option, reaching, show
 from .meta_switch import meta_switch
@@ -96,7 +89,7 @@ def meta_backup(reach: Reach, file: Path, force: bool, keep: int | None, as_json
         head, records = _receive(reach, part, shown=not as_json)
         length = part.stat().st_size
         part.rename(file)
-        _sync(file.absolute().parent)
+        sync_directory(file.absolute().parent)
     finally:
         part.unlink(missing_ok=True)
     removed = _remove_old(directory, keep) if directory is not None and keep is not None else 0
@@ -125,14 +118,6 @@ def _check_free(file: Path, *, force: bool) -> None:
         raise ConfigError(f"{file} exists: --force replaces it")
     if not file.absolute().parent.is_dir():
         raise ConfigError(f"{file}: there is no such directory")
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_old(directory: Path, keep: int) -> int:
@@ -181,44 +166,22 @@ def _bar(*, shown: bool) -> Progress:
 async def _copy(
     caller: Caller, reach: Reach, file: BinaryIO, progress: Progress
 ) -> tuple[Head, int]:
-    begun: BackupBegun = await caller.call(
-        Op.BACKUP_BEGIN, BackupBegin(whole=False), reach.timeout_s
-    )
-    task = progress.add_task("", total=begun.bytes or None)
+    task = progress.add_task("", total=None)
     writer: ArchiveWriter | None = None
-    head: Head | None = None
-    after = b""
-    while True:
-        request = BackupNext(begun.id, after)
-        part: BackupPart = await caller.call(Op.BACKUP_NEXT, request, reach.timeout_s)
-        now_ns = head.time_ns if head else time.time_ns()
-        seen = Head(part.cluster, part.schema, part.txn, part.inodes, now_ns)
-        if writer is None or head is None:
-            head, writer = seen, ArchiveWriter(file, seen)
-        after = _last_key(part, after)
-        if seen != head:
-            raise ProtocolError("the parts of the backup are not of one snapshot")
+    parts = read_snapshot(
+        caller,
+        whole=False,
+        timeout_s=reach.timeout_s,
+        begun=lambda length: progress.update(task, total=length or None),
+    )
+    async for part, _ in parts:
+        if writer is None:
+            head = Head(part.cluster, part.schema, part.txn, part.inodes, time.time_ns())
+            writer = ArchiveWriter(file, head)
         writer.add(part.records, part.count)
         progress.advance(task, len(part.records))
-        if part.end:
-            break
-    await caller.call(Op.BACKUP_END, BackupEnd(begun.id), reach.timeout_s)
+    assert writer is not None, "a snapshot has one part at least"
     return head, writer.finish().records
-
-
-def _last_key(part: BackupPart, after: bytes) -> bytes:
-    """Checks the records of a part. Returns the key to go on from."""
-    last, count = after, 0
-    try:
-        for last, _ in unpack_records(part.records, after):  # noqa: B007 - the last one is wanted
-            count += 1
-    except BadRecordsError as error:
-        raise ProtocolError(f"a part of the backup is wrong: {error}") from error
-    if len(part.cluster) != CLUSTER_LENGTH:
-        raise ProtocolError("a part of the backup names no cluster")
-    if count != part.count or (count == 0 and not part.end):
-        raise ProtocolError(f"a part of the backup has {count} records, and says {part.count}")
-    return last
 
 
 # ---- verify ------------------------------------------------------------------------------------

@@ -11,12 +11,11 @@ the next one.
 
 import contextlib
 import time
-from math import inf
 from typing import Final
 
 import trio
 
-from fscommon.observe.log import Log
+from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Metrics
 from metaserver.engine import Engine
 from metaserver.store.waist import Batch, Store, StoreFullError, StoreRoom, StoreUncertainError
@@ -24,7 +23,7 @@ from metaserver.store.waist import Batch, Store, StoreFullError, StoreRoom, Stor
 FULL_RETRY_S: Final = 0.5
 UNCERTAIN_RETRY_S: Final = 0.05
 DRAIN_S_MAX: Final = 10.0
-LOG_FULL_S: Final = 60.0
+LOG_WAITING_S: Final = 60.0  # between two log lines while changes wait
 
 
 class Committer:
@@ -83,22 +82,19 @@ class Committer:
             await self.committed.wait()
 
     async def _commit(self) -> None:
-        logged_at = {"full": -inf, "uncertain": -inf}
-
-        def log(kind: str, event: str, error: Exception) -> None:
-            if trio.current_time() - logged_at[kind] > LOG_FULL_S:
-                logged_at[kind] = trio.current_time()
-                self._log.error(event, error=error)
-
+        full = RateLimit(LOG_WAITING_S, trio.current_time)
+        uncertain = RateLimit(LOG_WAITING_S, trio.current_time)
         while True:
             try:
                 return await self._commit_once()
             except StoreFullError as error:
                 self._engine.progress.has_room(StoreRoom(0, 0))
-                log("full", "changes wait: the store is full", error)
+                if full.permit() is not None:
+                    self._log.error("changes wait: the store is full", error=error)
                 await trio.sleep(FULL_RETRY_S)
             except StoreUncertainError as error:
-                log("uncertain", "changes wait: the journal does not answer", error)
+                if uncertain.permit() is not None:
+                    self._log.error("changes wait: the journal does not answer", error=error)
                 await trio.sleep(UNCERTAIN_RETRY_S)
 
     async def _commit_once(self) -> None:

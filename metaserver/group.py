@@ -296,8 +296,8 @@ class Group:
 
 
 async def _boot(store: JournaledStore, settings: Settings) -> Booting:
-    """Serving begins when the first entry of the term is durable. Raises DeposedError,
-    StoreError."""
+    """Serving begins when the first entry of the term is durable: waits while the journal does not
+    answer, or is full. Raises DeposedError, StoreError."""
     booting: Booting = prepare(store, settings, Clock()())
     while True:
         try:
@@ -305,7 +305,7 @@ async def _boot(store: JournaledStore, settings: Settings) -> Booting:
             return booting
         except StoreUncertainError:
             await trio.sleep(UNCERTAIN_RETRY_S)
-        except StoreFullError:  # `braidfs status` of nobody can say so: the log of the engine does
+        except StoreFullError:
             await trio.sleep(FULL_RETRY_S)
 
 

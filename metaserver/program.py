@@ -29,9 +29,13 @@ class _OwnStore:
         """Raises ConfigError, StoreError."""
         self._config = config
         self._service = service
-        self.store = self._open()
+        self.store = self._opened()
 
-    def _open(self) -> LmdbStore:
+    def reopen(self) -> None:
+        """The store was closed, and another one lies in its place. Raises as the constructor."""
+        self.store = self._opened()
+
+    def _opened(self) -> LmdbStore:
         directory = self._config.state_directory
         try:
             return LmdbStore(
@@ -72,7 +76,7 @@ async def _in_a_group(config: MetaserverConfig, service: Service, own: _OwnStore
     async def copy(address: str) -> LmdbStore:
         directory = config.state_directory
         count = await take_copy(address, own.store, directory, key=key, transport=transport)
-        own.store = own._open()
+        own.reopen()
         service.log.info("took a copy of the state", active=address, records=count)
         return own.store
 

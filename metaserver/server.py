@@ -76,7 +76,7 @@ class Metaserver:
         key: bytes,
         transport: Transport | None = None,
         engine: Engine | None = None,
-        may_answer: Callable[[], bool] | None = None,
+        may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
         """engine: made of the store; None: it is made here. may_answer: whether replies may leave
         now; those that may not wait."""
@@ -213,7 +213,7 @@ class Metaserver:
 
     async def _flush(self, connection: Connection, stream: FrameStream) -> None:
         while connection.outbox:
-            while self._may_answer is not None and not self._may_answer():  # noqa: ASYNC110
+            while not self._may_answer():  # noqa: ASYNC110 - a lease that is proven has no event
                 await trio.sleep(_MAY_ANSWER_S)
             outgoing = connection.take()
             token = self._peers.sends(connection)

@@ -137,6 +137,9 @@ class Standby:
         if mark is None or self._clock() - self._reported_s < REPORT_S:
             return
         self._reported_s = self._clock()
+        self._report_at(mark)
+
+    def _report_at(self, mark: Mark) -> None:
         self._reports += 1
         self._door.report(self._owner.member(mark, self._reports))
 
@@ -145,9 +148,7 @@ class Standby:
         the newest entry that was seen, or the active is about to apply it."""
         assert self.seen is not None
         head = self.seen.head
-        self._reports += 1
-        mark = Mark(head.log, max(0, head.index - 1), head.nonce)
-        self._door.report(self._owner.member(mark, self._reports))
+        self._report_at(Mark(head.log, max(0, head.index - 1), head.nonce))
 
     async def _take_copy(self, why: NeedsCopyError) -> None:
         active = self.active()

@@ -435,7 +435,7 @@ class MetaClient:
 
     async def _watch_silence(self) -> None:
         """Ends the connection to a metaserver that owes an answer and gives no sign of life."""
-        probed: set[int] = set()
+        probing: set[int] = set()
         async with open_tasks() as probes:
             while True:
                 await trio.sleep(silence.TICK_S)
@@ -450,18 +450,18 @@ class MetaClient:
                 elif step is Step.PROBE and self._spare is not None:
                     raise TransportError("it is silent, and answers on another connection")
                 elif step is Step.PROBE:
-                    for index in set(range(len(self._addresses))) - probed:
-                        probes.start_soon(self._probe, index, probed)
+                    for index in set(range(len(self._addresses))) - probing:
+                        probes.start_soon(self._probe, index, probing)
                 elif step is Step.WAIT and self._spare is not None:
                     (_, spare), self._spare = self._spare, None
                     await spare.aclose()
 
-    async def _probe(self, index: int, probed: set[int]) -> None:
+    async def _probe(self, index: int, probing: set[int]) -> None:
         """Makes another connection beside a silent one, which replaces it if that stays silent a
         moment longer: to the same metaserver, or to another one that has become active. If nobody
-        listens at the silent one's address any more, it is given up at once. `probed`: the
+        listens at the silent one's address any more, it is given up at once. `probing`: the
         addresses that are being tried."""
-        probed.add(index)
+        probing.add(index)
         is_same = index == self._address_index
         try:
             with trio.move_on_after(silence.PROBE_S):
@@ -477,7 +477,7 @@ class MetaClient:
             if is_same:
                 self._events.log(f"the metaserver is silent: {error}")
         finally:
-            probed.discard(index)
+            probing.discard(index)
 
     # ---- timers -------------------------------------------------------------------------------
 

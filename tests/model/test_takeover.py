@@ -115,8 +115,7 @@ def _claim_without_comparing_beats(patch: Patch) -> None:
 def _apply_before_append(patch: Patch) -> None:
     def commit(store: JournaledStore, batch: Batch) -> None:
         if store._attempt is None:
-            at = replace(store.head, index=store.head.index)
-            store._below.commit([*batch, Mark.of(at).record()])
+            store._below.commit([*batch, Mark.of(store.head).record()])
         real(store, batch)
 
     real = JournaledStore.commit
@@ -137,15 +136,13 @@ def _trim_too_early(patch: Patch) -> None:
 
 
 def _serve_before_the_first_append(patch: Patch) -> None:
-    def stand_in(machine: Machine, booting: Any) -> None:
-        real_commit = JournaledStore.commit
+    def boot(machine: Machine, booting: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(JournaledStore, "commit", lambda store, batch: None)
             real(machine, booting)
-        assert JournaledStore.commit is real_commit
 
     real = Machine._boot
-    patch.setattr(Machine, "_boot", stand_in)
+    patch.setattr(Machine, "_boot", boot)
 
 
 def _replies_not_replayed(patch: Patch) -> None:

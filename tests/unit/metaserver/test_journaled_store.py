@@ -182,7 +182,7 @@ def test_the_first_state_is_what_its_author_had() -> None:
         followed(log, other)
 
 
-def _restored(log: MemoryLog, index: int, **changes: object) -> MemoryLog:
+def _restored(log: MemoryLog, index: int) -> MemoryLog:
     """The log as it was before, continued otherwise."""
     entries = {at: one for at, one in log.entries.items() if at <= index}
     head = Head(log.head.log, 9, index, entries[index].nonce, "x")

@@ -534,7 +534,7 @@ class NamesPort:
 
     def lease_drop(self, token: int, inos: Sequence[int], facets: int) -> int:
         """
-        Facets META 1, ENTRIES 2, DATA 4 are lost: forgotten here and in the kernel, then DONE(token). Returns how many names the kernel believed.
+        Facets META 1, ENTRIES 2, DATA 4 are lost: forgotten here and in the kernel, then DONE(token). With no facet: DONE(token) when the kernel has the notifications of attributes and pages that were sent before. Returns how many names the kernel believed.
         """
 
     def leases_clear(self) -> None:

@@ -239,7 +239,8 @@ void bind_leases(PortClass<NamesPort>& type) {
           },
           "token"_a, "inos"_a, "facets"_a,
           "Facets META 1, ENTRIES 2, DATA 4 are lost: forgotten here and in the kernel, then "
-          "DONE(token). Returns how many names the kernel believed.")
+          "DONE(token). With no facet: DONE(token) when the kernel has the notifications of "
+          "attributes and pages that were sent before. Returns how many names the kernel believed.")
       .def(
           "leases_clear", [](Datapath& path) { path.leases_clear(); },
           "The session is lost: nothing is known under its leases any more.")

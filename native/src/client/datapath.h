@@ -130,7 +130,8 @@ class Datapath final : private fuse::SessionObserver {
   void lease_until(std::chrono::milliseconds left);
   // The session was lost: everything that was known under a lease is forgotten.
   void leases_clear();
-  // Puts DONE(token) when these facets of the inodes are forgotten here and in the kernel.
+  // Puts DONE(token) when these facets of the inodes are forgotten here and in the kernel. With no
+  // facet: when the kernel has the notifications of attributes and pages that were sent before.
   size_t lease_drop(uint64_t token, std::span<const uint64_t> inos, uint32_t facets);
   // The answer that lanes would give to READDIRPLUS; nothing if they do not know it.
   std::optional<std::string> listing_read(uint64_t directory, uint64_t offset, uint32_t size);

@@ -46,7 +46,7 @@ size_t Names::drop_names(uint64_t ino, LostBatch& lost) {
 size_t Names::drop_leases(uint64_t token, std::span<const LostLease> lost, uint32_t facets) {
   LostBatch batch;
   uint32_t queues = lost.empty() ? fuse::kAllQueues : 0;
-  if ((facets & kLeaseMeta) != 0) queues |= 1u << fuse::kAttributesQueue;
+  if ((facets & kLeaseMeta) != 0 || facets == 0) queues |= 1u << fuse::kAttributesQueue;
   if ((facets & kLeaseData) != 0 || facets == 0) queues |= 1u << fuse::kPagesQueue;
   size_t names = 0;
   for (const auto& [ino, locked] : lost) {

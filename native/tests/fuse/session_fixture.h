@@ -29,6 +29,8 @@ class Observer final : public SessionObserver {
   }
   uint32_t slot() const { return slot_; }
   void unmounted() override { push("unmounted"); }
+  void notified(uint64_t token) override { notified_ = token; }
+  uint64_t last_notified() const { return notified_; }
   void changes_wait() { push("births"); }
   void log(int level, std::string_view) override { push("log " + std::to_string(level)); }
   std::string next() {
@@ -47,6 +49,7 @@ class Observer final : public SessionObserver {
     changed_.notify_all();
   }
   std::atomic<uint32_t> slot_{0};
+  std::atomic<uint64_t> notified_{0};
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<std::string> told_;

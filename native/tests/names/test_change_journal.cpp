@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <future>
 
 #include "names_fixture.h"
 
@@ -63,6 +64,22 @@ class BirthTest : public NamesTest {
     return at<fuse_in_header>(upcall(0, bytes), 0).opcode == static_cast<uint32_t>(FUSE_CREATE);
   }
 };
+
+// FS_IOC_SETFLAGS is answered when the kernel no longer believes its attributes: a notification that
+// comes later would void the answer to the next GETATTR.
+TEST_F(BirthTest, AMarkOfNoFacetWaitsForAttributes) {
+  std::promise<void> taken;
+  std::vector<fuse::Notification> attributes{fuse::Notification::of_inode(kFolder, -1, 0)};
+  attributes.back().then = [&taken] { taken.get_future().wait_for(std::chrono::seconds(20)); };
+  session_.notify(std::move(attributes));
+  names_.drop_leases(7, std::array{LostLease{kFolder}}, 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(observer_.last_notified(), 0u);
+  taken.set_value();
+  for (int wait = 0; wait < 5000 && observer_.last_notified() == 0; ++wait)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(observer_.last_notified(), 7u);
+}
 
 TEST_F(BirthTest, ANewFileIsMadeHereAndToldOfOnce) {
   const Bytes reply = ask(0, create(6, "new"));

@@ -30,6 +30,8 @@ function duration(seconds) {
   return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
 }
 
+function milliseconds(seconds) { return `${(seconds * 1000).toFixed(1)} ms`; }
+
 // Names with what does not print (controls, what turns the direction of text) shown by number.
 function visible(text) {
   return String(text).replace(/\p{C}/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
@@ -122,6 +124,7 @@ function show(seen) {
   say("span", seconds < 3600 ? `so far ${duration(seconds)}` : "");
   document.getElementById("charts").replaceChildren(
     ...CHARTS.map((one) => chart(one, seen.history)));
+  group(seen);
   tables(seen);
 }
 
@@ -131,6 +134,39 @@ function space(seen) {
   document.getElementById("used").style.width = `${(share * 100).toFixed(1)}%`;
   say("space", `${size(total - available)} of ${size(total)} are used ` +
       `(${(share * 100).toFixed(0)} %), ${count(inodes)} inodes`);
+}
+
+// Of several metaservers; one that is alone has no journal.
+function group(seen) {
+  const journal = seen.journal;
+  document.getElementById("group").hidden = !journal;
+  if (!journal) return;
+  table("metaservers", [
+    ["metaserver", (r) => r.name], ["address", (r) => r.address, "left"],
+    ["role", (r) => r.role, (r) => `left ${word(r.role)}`],
+    ["term", (r) => r.term === null ? "-" : count(r.term)], ["applied", (r) => count(r.applied)],
+    ["behind", (r) => r.role === "active" ? "-" : `${count(r.behind)} entries`],
+    ["for", (r) => r.role === "active" ? "-" : duration(r.behind_s)],
+    ["reported", (r) => r.role === "active" ? "-" : `${duration(r.seconds_since_report)} ago`],
+  ], seen.metaservers);
+  const appends = journal.append_p99_s
+    ? `appends ${milliseconds(journal.append_p50_s)}, 1 % over ${milliseconds(journal.append_p99_s)}, `
+    : "";
+  say("journal", `${journal.engine}, term ${journal.term}, entry ${count(journal.index)}, ` +
+      `${appends}heard of ${duration(journal.silence_s)} ago`);
+  const known = (text) => (r) => r.reachable ? text(r) : "-";
+  table("journal-servers", journal.servers.length ? [
+    ["server", (r) => r.endpoint],
+    ["state", engineState, (r) => `left ${r.reachable && !r.alarms.length ? "up" : "down"}`],
+    ["role", known((r) => r.leader ? "leader" : "-"), "left"],
+    ["used", known((r) => size(r.bytes_used))],
+    ["of", known((r) => r.bytes_max ? size(r.bytes_max) : "no bound")],
+  ] : [], journal.servers);
+}
+
+function engineState(server) {
+  if (!server.reachable) return "not reachable";
+  return server.alarms.length ? "alarm" : "up";
 }
 
 function tables(seen) {

@@ -160,6 +160,25 @@ def test_the_page_in_a_browser(
 
 
 @pytest.mark.full
+@pytest.mark.expects_warnings  # the second one takes a copy
+@pytest.mark.expects_log(r'^{"level":"(info|warn)"')  # etcd's own words
+def test_metaservers_of_a_group_are_on_the_page(
+    make_cluster: ClusterMaker, chromium: str, localdir: Path
+) -> None:
+    port = free_port(set())
+    settings = {"metaserver": {"page_listen": f"127.0.0.1:{port}"}}
+    cluster = make_cluster(storage_servers=1, targets=1, metaservers=2, settings=settings)
+    names = [server.name for server in cluster.plan.metaservers]
+    assert wait_until(lambda: len(status(port)["metaservers"]) == 2, 40)
+    (cluster.mount_path / "file").write_bytes(b"x")
+    text = text_of(
+        browse(chromium, localdir / "profile", "--dump-dom", f"http://127.0.0.1:{port}/")
+    )
+    for word in (*names, "active", "standby", "etcd, term", "appends", "leader", "2.0 GiB"):
+        assert word in text, text[-4000:]
+
+
+@pytest.mark.full
 @pytest.mark.expects_warnings
 def test_what_is_wrong_is_on_the_page(
     served: tuple[Cluster, int], chromium: str, localdir: Path

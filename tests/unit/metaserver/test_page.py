@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import re
 import socket
+from dataclasses import replace
 
 import pytest
 import trio
@@ -19,9 +21,11 @@ from metaserver.page import endpoint as endpoints
 from metaserver.page.endpoint import PageEndpoint
 from metaserver.page.history import POINTS_MAX, History
 from metaserver.page.source import ROWS_MAX, PageSource
+from metaserver.store.journal import EngineHealth, EngineMember
 from tests.unit.waiting import eventually
 
 from .bench import Bench, Client
+from .test_group_status import OTHER, World
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"';--"
 
@@ -89,6 +93,41 @@ def test_its_own_certificate_ends_soon() -> None:
     (problem,) = seen["problems"]
     assert problem["what"] == "the certificate of the metaserver ends in 2.0 days"
     assert seen["health"] == "degraded"
+
+
+def test_metaservers_of_a_group() -> None:
+    """A metaserver that is alone shows none; the rows are those of `braidfs status --json`."""
+    bench = Bench()
+    source = PageSource(bench.engine, bench.time)
+    seen = json.loads(source.json())
+    assert seen["journal"] is None and seen["metaservers"] == []
+    world = World()
+    world.look(OTHER)
+    world.look(replace(OTHER, reports=2, name=HOSTILE, applied=90), index=130)
+    world.view.appended(0.002)
+    ill = EngineMember("g:2379", False, alarms=("no answer",))
+    world.view.saw_engine(EngineHealth("etcd", (EngineMember("h:2379", True, True, 85, 100), ill)))
+    bench.engine.services.group = world.view
+    bench.now_s += 20
+    seen = json.loads(source.json())
+    own, other = seen["metaservers"]
+    assert (own["name"], own["address"], own["role"], own["term"]) == ("a", "h1:7400", "active", 7)
+    assert (other["name"], other["role"], other["term"]) == (HOSTILE, "standby", None)
+    assert (other["applied"], other["behind"], other["behind_s"]) == (90, 40, 2.0)
+    journal = seen["journal"]
+    assert (journal["engine"], journal["term"], journal["index"]) == ("etcd", 7, 130)
+    assert journal["append_p50_s"] == journal["append_p99_s"] == 0.002
+    assert [one["reachable"] for one in journal["servers"]] == [True, False]
+    said = {problem["what"] for problem in seen["problems"]}
+    assert {"g:2379 of etcd is not reachable", "the store of etcd at h:2379 is 85% full"} <= said
+
+
+def test_each_element_that_the_script_looks_up_is_there() -> None:
+    script = endpoints._read("page.js").decode()
+    page = endpoints._read("index.html").decode()
+    wanted = set(re.findall(r'(?:getElementById|table|say)\("([a-z-]+)"', script))
+    assert {"metaservers", "journal", "journal-servers", "group", "nodes"} <= wanted
+    assert wanted <= set(re.findall(r'id="([a-z-]+)"', page))
 
 
 def test_many_clients_are_cut_short() -> None:

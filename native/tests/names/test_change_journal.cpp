@@ -65,8 +65,8 @@ class BirthTest : public NamesTest {
   }
 };
 
-// FS_IOC_SETFLAGS is answered when the kernel no longer believes its attributes: a notification that
-// comes later would void the answer to the next GETATTR.
+// FS_IOC_SETFLAGS is answered when the kernel no longer believes its attributes: a notification
+// that comes later would void the answer to the next GETATTR.
 TEST_F(BirthTest, AMarkOfNoFacetWaitsForAttributes) {
   std::promise<void> taken;
   std::vector<fuse::Notification> attributes{fuse::Notification::of_inode(kFolder, -1, 0)};

@@ -22,7 +22,7 @@ from fscommon.net.transport import Transport
 from fscommon.observe.log import RateLimit
 from fscommon.observe.metrics import Metrics
 from fscommon.service import Service
-from fscommon.tasks import open_tasks
+from fscommon.tasks import first_exception, open_tasks
 from metaserver.beats import Beats
 from metaserver.boot import Booting, Settings, prepare
 from metaserver.committer import FULL_RETRY_S, UNCERTAIN_RETRY_S
@@ -194,7 +194,9 @@ class Group:
                 askers.cancel_scope.cancel()
         except* DeposedError as group:
             lease.end()
-            self._log.warning("not active any more", why=str(group.exceptions[0]), term=head.term)
+            self._log.warning(
+                "not active any more", why=str(first_exception(group)), term=head.term
+            )
         finally:
             self._view = None
             forget_active(parts.metrics)

@@ -17,7 +17,7 @@ from fscommon.auth.key import client_secret
 from fscommon.errors import ProtocolError, RangeError, TransportError
 from fscommon.limits import UNREAD_BYTES_MAX
 from fscommon.net.address import parse_address
-from fscommon.net.serve import Peer, serve
+from fscommon.net.serve import AcceptLimits, Peer, serve
 from fscommon.net.stream import FrameStream
 from fscommon.net.tls import certificate_ends_s, watch_certificate
 from fscommon.net.transport import Transport
@@ -137,9 +137,17 @@ class Metaserver:
             key=KeyRing(self._key, self._client_key),
             on_connection=self._serve,
             log=self._log,
+            limits=AcceptLimits(why_not=lambda hello: self._why_not()),
             transport=self._transport,
             task_status=task_status,
         )
+
+    def _why_not(self) -> str:
+        """Why nobody may connect now. Who connected would get no answer, and would look no further
+        for the metaserver that has taken over, perhaps."""
+        if self._may_answer():
+            return ""
+        return "this metaserver does not reach the journal, so another one may be active by now"
 
     def _client_key(self, hello: KeyedHello) -> bytes | None:
         """Returns the key also if it is not valid any more: replies to its client say so."""

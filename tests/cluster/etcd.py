@@ -1,7 +1,8 @@
 """Real etcd members on the loopback of this machine, private to one test, module or cluster.
 
 Each has a folder and two ports of its own, and is signalled by its pid. With certificates, members
-and clients speak TLS, and each client needs one.
+and clients speak TLS, and each client needs one. With places, each runs in a network namespace of
+its own; a member may be removed, and another one added.
 """
 
 import contextlib
@@ -12,13 +13,14 @@ import signal
 import ssl
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fsclient.cli.certificates import create_authority
-from tests.cluster.plan import HOST, JournalPlan, free_port
+from tests.cluster.networks import Place
+from tests.cluster.plan import HERE, JournalPlan, free_port
 from tests.cluster.process import PATIENCE, ProcessError, Program, tail, wait_until
 
 HEALTHY_SECONDS_MAX = 60.0 * PATIENCE
@@ -71,30 +73,46 @@ def make_etcd_certificates(folder: Path) -> EtcdCertificates:
 
 @dataclass(frozen=True, slots=True)
 class EtcdMember:
+    """data: the folder of what it stores."""
+
     name: str
     port: int
     peer_port: int
+    place: Place
+    data: Path
     program: Program
 
     @property
     def endpoint(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{self.place.address}:{self.port}"
 
 
-def _rows(planned: JournalPlan) -> list[tuple[str, int, int]]:
-    """Name, port and port for peers of each member."""
-    return list(zip(planned.names, planned.ports, planned.peer_ports, strict=True))
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Where a member is."""
+
+    name: str
+    port: int
+    peer_port: int
+    place: Place = HERE
 
 
-def _new_rows(count: int) -> list[tuple[str, int, int]]:
+def _rows(planned: JournalPlan) -> list[_Row]:
+    return list(map(_Row, planned.names, planned.ports, planned.peer_ports))
+
+
+def _new_rows(places: Sequence[Place]) -> list[_Row]:
     taken: set[int] = set()
-    return [(f"m{number}", free_port(taken), free_port(taken)) for number in range(count)]
+    return [
+        _Row(f"m{number}", free_port(taken), free_port(taken), place)
+        for number, place in enumerate(places)
+    ]
 
 
 class EtcdCluster:
     """One or three members. `quota`: bytes at which etcd refuses changes. `planned`: names and
     ports of the members, which are new ones without it. `data`: the folder of what they store, if
-    it is not `folder`."""
+    it is not `folder`. `places`: where each new member runs."""
 
     def __init__(
         self,
@@ -105,27 +123,29 @@ class EtcdCluster:
         quota: int = 0,
         planned: JournalPlan | None = None,
         data: Path | None = None,
+        places: Sequence[Place] = (),
     ) -> None:
         program = shutil.which("etcd")
         if program is None:
             raise ProcessError("etcd is not installed: apt-get install etcd-server etcd-client")
+        self._program = program
         self._folder = folder
         self._data = data or folder
         self._certificates = certificates
+        self._quota = quota
         self._user = ""  # NAME:PASSWORD for etcdctl, once there are users
-        rows = _rows(planned) if planned else _new_rows(count)
-        everybody = ",".join(f"{name}={self._url(peer)}" for name, _, peer in rows)
-        self.members = tuple(
-            EtcdMember(
-                name,
-                port,
-                peer,
-                Program(
-                    name, (program, *self._options(name, port, peer, everybody, quota)), folder
-                ),
-            )
-            for name, port, peer in rows
-        )
+        rows = _rows(planned) if planned else _new_rows(places or (HERE,) * count)
+        peers = self._peers(rows)
+        self.members = tuple(self._member(row, peers) for row in rows)
+
+    def _member(self, row: _Row, peers: str, state: str = "new") -> EtcdMember:
+        data = self._data / f"data-{row.name}"
+        argv = (self._program, *self._options(row, peers, state, data))
+        program = Program(row.name, argv, self._folder, row.place.enter)
+        return EtcdMember(row.name, row.port, row.peer_port, row.place, data, program)
+
+    def _peers(self, rows: Sequence[_Row | EtcdMember]) -> str:
+        return ",".join(f"{one.name}={self._url(one, one.peer_port)}" for one in rows)
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -135,20 +155,22 @@ class EtcdCluster:
     def endpoints(self) -> tuple[str, ...]:
         return tuple(member.endpoint for member in self.members)
 
-    def _url(self, port: int) -> str:
-        return f"{'https' if self._certificates else 'http'}://{HOST}:{port}"
+    def _url(self, row: _Row | EtcdMember, port: int) -> str:
+        return f"{'https' if self._certificates else 'http'}://{row.place.address}:{port}"
 
-    def _options(self, name: str, port: int, peer: int, everybody: str, quota: int) -> list[str]:
+    def _options(self, row: _Row, peers: str, state: str, data: Path) -> list[str]:
+        url, peer_url = self._url(row, row.port), self._url(row, row.peer_port)
         options = {
-            "name": name,
-            "listen-client-urls": self._url(port),
-            "advertise-client-urls": self._url(port),
-            "listen-peer-urls": self._url(peer),
-            "initial-advertise-peer-urls": self._url(peer),
-            "initial-cluster": everybody,
+            "name": row.name,
+            "listen-client-urls": url,
+            "advertise-client-urls": url,
+            "listen-peer-urls": peer_url,
+            "initial-advertise-peer-urls": peer_url,
+            "initial-cluster": peers,
+            "initial-cluster-state": state,
             "initial-cluster-token": self._folder.name,
             "snapshot-count": "1000",
-            "quota-backend-bytes": str(quota),
+            "quota-backend-bytes": str(self._quota),
             "logger": "zap",
         }
         if self._certificates:
@@ -157,8 +179,30 @@ class EtcdCluster:
                 options[f"{kind}key-file"] = str(self._certificates.key)
                 options[f"{kind}trusted-ca-file"] = str(self._certificates.authority)
                 options[f"{kind}client-cert-auth"] = "true"
-        options["data-dir"] = str(self._data / f"data-{name}")  # last: no other program has it
+        options["data-dir"] = str(data)  # last: no other program has it
         return [f"--{key}={value}" for key, value in options.items()]
+
+    def replace(self, member: EtcdMember) -> EtcdMember:
+        """Removes a member, and adds an empty one with a new identity at the same addresses: what
+        an administrator does whose host was lost. Returns the new one, which is healthy."""
+        member.program.stop()
+        others = tuple(one for one in self.members if one != member)
+        endpoints = tuple(one.endpoint for one in others)
+        identity = self._identity(member, endpoints)
+        self.control("member", "remove", f"{identity:x}", endpoints=endpoints)
+        shutil.rmtree(member.data)
+        peer_url = self._url(member, member.peer_port)
+        self.control("member", "add", member.name, f"--peer-urls={peer_url}", endpoints=endpoints)
+        row = _Row(member.name, member.port, member.peer_port, member.place)
+        new = self._member(row, self._peers((*others, row)), "existing")
+        self.members = tuple(new if one == member else one for one in self.members)
+        new.program.start(ready=False)
+        self.wait_healthy()
+        return new
+
+    def _identity(self, member: EtcdMember, endpoints: tuple[str, ...]) -> int:
+        listed = json.loads(self.control("member", "list", "-w", "json", endpoints=endpoints))
+        return next(int(one["ID"]) for one in listed["members"] if one.get("name") == member.name)
 
     def start(self) -> None:
         """Starts those that do not run, and waits until all are healthy."""
@@ -187,9 +231,13 @@ class EtcdCluster:
     def _fetch(self, member: EtcdMember, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         context = self._certificates.context() if self._certificates else None
         raw = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url(member.port) + path, raw)
-        with urllib.request.urlopen(request, timeout=_ASK_SECONDS, context=context) as answer:
-            return bytes(answer.read())
+        request = urllib.request.Request(self._url(member, member.port) + path, raw)
+
+        def fetch() -> bytes:
+            with urllib.request.urlopen(request, timeout=_ASK_SECONDS, context=context) as answer:
+                return bytes(answer.read())
+
+        return member.place.call(fetch)
 
     def leader(self) -> EtcdMember:
         """The member that leads now. Raises ProcessError if none says so."""
@@ -210,7 +258,7 @@ class EtcdCluster:
         if self._user:
             options.append(f"--user={self._user}")
         done = subprocess.run(
-            ("etcdctl", *options, *words),
+            (*self.members[0].place.enter, "etcdctl", *options, *words),
             env={**os.environ, "ETCDCTL_API": "3"},
             capture_output=True,
             text=True,
@@ -239,9 +287,14 @@ class EtcdCluster:
 
 @contextlib.contextmanager
 def running_etcd(
-    folder: Path, count: int = 1, *, certificates: EtcdCertificates | None = None, quota: int = 0
+    folder: Path,
+    count: int = 1,
+    *,
+    certificates: EtcdCertificates | None = None,
+    quota: int = 0,
+    places: Sequence[Place] = (),
 ) -> Iterator[EtcdCluster]:
-    cluster = EtcdCluster(folder, count, certificates=certificates, quota=quota)
+    cluster = EtcdCluster(folder, count, certificates=certificates, quota=quota, places=places)
     try:
         cluster.start()
         yield cluster

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from metaserver.store.journals.postgresql import PostgresqlJournal
 from tests.cluster.certificates import Certificates
-from tests.cluster.plan import HOST, free_port
+from tests.cluster.networks import Place
+from tests.cluster.plan import HERE, free_port
 from tests.cluster.process import (
     READY_SECONDS_MAX,
     STOP_SECONDS_MAX,
@@ -79,13 +80,14 @@ def _wait_for_end(pid: int, children: Sequence[int] = ()) -> None:
 @dataclass
 class PostgresqlServer:
     """settings: of postgresql.conf, as they are at the next start. state: the folder of pid file
-    and log, if it is not `folder`."""
+    and log, if it is not `folder`. place: where it runs."""
 
     folder: Path
     port: int
     password: str
     settings: dict[str, str] = field(default_factory=dict)
     state: Path | None = None
+    place: Place = HERE
 
     @property
     def data(self) -> Path:
@@ -98,7 +100,8 @@ class PostgresqlServer:
     @property
     def program(self) -> Program:
         argv = (str(_binaries() / "postgres"), "-D", str(self.data))
-        return Program("postgresql", argv, self.state or self.folder, _as_user())
+        enter = (*self.place.enter, *_as_user())
+        return Program("postgresql", argv, self.state or self.folder, enter)
 
     @property
     def is_created(self) -> bool:
@@ -132,11 +135,13 @@ class PostgresqlServer:
         )
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(_INCLUDE)
+        with (self.data / "pg_hba.conf").open("a") as file:
+            file.write("host all all samenet scram-sha-256\n")
 
     def run(self, program: str, *words: str) -> str:
         """Runs one of PostgreSQL's programs, and returns what it said. Raises ProcessError."""
         done = subprocess.run(
-            [*_as_user(), str(_binaries() / program), *words],
+            [*self.place.enter, *_as_user(), str(_binaries() / program), *words],
             check=False,
             capture_output=True,
             text=True,
@@ -156,7 +161,7 @@ class PostgresqlServer:
     def _write_settings(self) -> None:
         settings = {
             "port": str(self.port),
-            "listen_addresses": HOST,
+            "listen_addresses": self.place.address,
             "unix_socket_directories": "",
         } | self.settings
         path = self.data / _SETTINGS
@@ -172,7 +177,7 @@ class PostgresqlServer:
             if _has_ended(pid):
                 raise ProcessError(f"PostgreSQL has ended:\n{tail(program.log_path)}")
             with contextlib.suppress(ProcessError):
-                self.run("pg_isready", "-q", "-h", HOST, "-p", str(self.port))
+                self.run("pg_isready", "-q", "-h", self.place.address, "-p", str(self.port))
                 return True
             return False
 
@@ -209,7 +214,7 @@ class PostgresqlServer:
         _wait_for_end(pid, children)
 
     def url(self, **words: str) -> str:
-        return f"postgresql://{USER}@{HOST}:{self.port}/{USER}" + query(words)
+        return f"postgresql://{USER}@{self.place.address}:{self.port}/{USER}" + query(words)
 
     def journal(self, *, name: str = "braidfs", timeout_s: float = 10.0) -> PostgresqlJournal:
         return PostgresqlJournal(
@@ -218,7 +223,7 @@ class PostgresqlServer:
 
     def sql(self, statement: str) -> str:
         """Runs a statement as an administrator; columns of its answer are separated by |."""
-        words = (f"dbname={USER}", "-h", HOST, "-p", str(self.port), "-U", USER)
+        words = (f"dbname={USER}", "-h", self.place.address, "-p", str(self.port), "-U", USER)
         return self.run("psql", "-qAt", "-v", "ON_ERROR_STOP=1", "-c", statement, *words).strip()
 
     def follow(self, primary: "PostgresqlServer") -> None:
@@ -226,7 +231,7 @@ class PostgresqlServer:
         self._prepare()
         self.run(
             *("pg_basebackup", "-D", str(self.data), "-R", "--no-sync", "-c", "fast"),
-            *("-h", HOST, "-p", str(primary.port), "-U", USER),
+            *("-h", primary.place.address, "-p", str(primary.port), "-U", USER),
         )
 
     def promote(self) -> None:
@@ -252,13 +257,15 @@ def query(words: Settings) -> str:
 
 @contextlib.contextmanager
 def new_server(
-    settings: Settings | None = None, password: str | None = None
+    settings: Settings | None = None, password: str | None = None, place: Place = HERE
 ) -> Iterator[PostgresqlServer]:
     """A server that is not created yet; it is removed at the end."""
     # It is not in a folder of the test, because its user may not go there.
     with tempfile.TemporaryDirectory(prefix="braidfs-postgresql-") as folder:
         password = password or secrets.token_hex(8)
-        server = PostgresqlServer(Path(folder), free_port(set()), password, dict(settings or {}))
+        server = PostgresqlServer(
+            Path(folder), free_port(set()), password, dict(settings or {}), place=place
+        )
         try:
             yield server
         finally:
@@ -268,9 +275,9 @@ def new_server(
 
 @contextlib.contextmanager
 def started_server(
-    settings: Settings | None = None, password: str | None = None
+    settings: Settings | None = None, password: str | None = None, place: Place = HERE
 ) -> Iterator[PostgresqlServer]:
-    with new_server(settings, password) as server:
+    with new_server(settings, password, place) as server:
         server.create()
         server.start()
         yield server

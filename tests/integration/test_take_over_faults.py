@@ -1,0 +1,137 @@
+"""Take-overs, one after the other, while four mounts are worked on.
+
+The active metaserver is killed, stopped and let go on, cut off from everybody or from the journal's
+engine alone, ended, and told to hand over. Programs see a pause, which is printed, and no error;
+nothing that was answered as durable is missing; no client opens a file again that it has open; and
+the histories of other programs are linearizable.
+
+BRAIDFS_TAKE_OVERS says how many, BRAIDFS_TAKE_OVER_KINDS of which kinds (a,b,c), BRAIDFS_TEST_SEED
+in which order.
+"""
+
+import os
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.groups import (
+    ASKS_AGAIN,
+    CRASHES,
+    FAULTS,
+    PLANNED,
+    Fault,
+    Figure,
+    Group,
+    running_group,
+)
+from tests.cluster.networks import why_no_networks
+from tests.cluster.plan import ETCD
+from tests.cluster.process import PATIENCE
+from tests.cluster.workers import Worker
+from tests.coherence import histories
+from tests.coherence.histories import Manner, Script
+from tests.coherence.judging import MODELS, judge, make_chance, make_scripts
+from tests.model.file_models import Release, TryLock
+from tests.model.linearizability import Operation
+
+pytestmark = [pytest.mark.mount, pytest.mark.expects_warnings, pytest.mark.timeout(3600 * PATIENCE)]
+
+MEDIAN_S_MAX = {True: 6.0 * PATIENCE, False: 0.5 * PATIENCE}  # by whether it is a crash
+P99_S_MAX = 8.0 * PATIENCE
+SHORT, LONG = 6, 50  # take-overs
+PACE_S = 0.05
+COUNT_MAX = 20_000  # the most operations of one client
+ShowFigure = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    if unable := why_no_networks():
+        pytest.skip(unable)
+    folder = tmp_path_factory.mktemp("take-overs")
+    with running_group(folder, os.environ.get("BRAIDFS_TAKE_OVER_ENGINE", ETCD)) as made:
+        yield made
+
+
+def _wanted(chance: random.Random, full: bool) -> list[Fault]:
+    count = int(os.environ.get("BRAIDFS_TAKE_OVERS", LONG if full else SHORT))
+    kinds = os.environ.get("BRAIDFS_TAKE_OVER_KINDS", ",".join(FAULTS)).split(",")
+    faults = [FAULTS[kinds[number % len(kinds)]] for number in range(count)]
+    chance.shuffle(faults)
+    print(
+        f"repeat with BRAIDFS_TAKE_OVERS={count} BRAIDFS_TAKE_OVER_KINDS={','.join(kinds)}",
+        "./dev test tests/integration/test_take_over_faults.py",
+    )
+    return faults
+
+
+def _check(figures: Sequence[Figure], show_figure: ShowFigure) -> None:
+    by_kind = {name: [one.pause_s for one in figures if one.kind == name] for name in FAULTS}
+    for name, pauses in by_kind.items():
+        if pauses:
+            show_figure(f"{len(pauses):2} of {name:16} {_words(pauses)}")
+    for kinds, is_crash in ((CRASHES, True), (PLANNED, False)):
+        pauses = [pause_s for name in kinds for pause_s in by_kind[name]]
+        if not pauses:
+            continue
+        assert statistics.median(pauses) < MEDIAN_S_MAX[is_crash], _words(pauses)
+        assert not is_crash or _quantile(pauses, 0.99) < P99_S_MAX, _words(pauses)
+
+
+def _words(pauses: Sequence[float]) -> str:
+    return (
+        f"median {statistics.median(pauses):.2f} s, 99 % {_quantile(pauses, 0.99):.2f} s,"
+        f" longest {max(pauses):.2f} s"
+    )
+
+
+def _quantile(pauses: Sequence[float], share: float) -> float:
+    return sorted(pauses)[min(len(pauses) - 1, int(len(pauses) * share))]
+
+
+def _take_over(group: Group, fault: Fault, workers: list[Worker]) -> Figure:
+    figure = group.broken(fault, workers)
+    again = {op: figure.asked[op] for op in ASKS_AGAIN}
+    print(f"{figure.kind}: {figure.pause_s:.2f} s; {again}")
+    assert figure.asked["SESSION_OPEN"] >= len(group.mounts), "requests are not counted"
+    assert not any(again.values()), f"files were opened again: {dict(figure.asked)}"
+    return figure
+
+
+def _interleaved(chance: random.Random, scripts: Sequence[Script]) -> Script:
+    """One script with the operations of all, each in its order."""
+    left = [list(reversed(script)) for script in scripts]
+    mixed: Script = []
+    while left := [one for one in left if one]:
+        mixed.append(chance.choice(left).pop())
+    return mixed
+
+
+def _judged(history: Sequence[Operation]) -> int:
+    locks = [one for one in history if isinstance(one.argument, TryLock | Release)]
+    names = [one for one in history if not isinstance(one.argument, TryLock | Release)]
+    judge(locks, MODELS["locks"])
+    judge(names, MODELS["names"])
+    return len(history)
+
+
+def test_take_overs(group: Group, tmp_path: Path, full: bool, show_figure: ShowFigure) -> None:
+    chance = make_chance()
+    faults = _wanted(chance, full)
+    kinds = [make_scripts(kind, chance, 4, COUNT_MAX // 2) for kind in ("names", "locks")]
+    scripts = [_interleaved(chance, of_client) for of_client in zip(*kinds, strict=True)]
+    (group.mounts[0] / "judged").mkdir()
+    bases = [mount / "judged" for mount in group.mounts]
+    figures: list[Figure] = []
+
+    def meanwhile() -> None:
+        with group.working(tmp_path) as workers:
+            for fault in faults:
+                figures.append(_take_over(group, fault, workers))
+
+    history = histories.record(bases, scripts, meanwhile, Manner(PACE_S, to_the_end=False))
+    show_figure(f"{_judged(history)} operations of four clients are linearizable")
+    _check(figures, show_figure)

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +25,10 @@ AUTHORITY_DAYS: Final = 3650
 _EC: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 _EXTENSIONS: Final = """basicConstraints=critical,CA:FALSE
 keyUsage=critical,digitalSignature
-extendedKeyUsage=serverAuth
+extendedKeyUsage={uses}
 subjectAltName={names}
 """
+_CLIENT_USE: Final = "TLS Web Client Authentication"  # as openssl prints clientAuth
 
 
 class CertificateError(BraidError):
@@ -39,6 +41,7 @@ class Certificate:
     issuer: str
     names: tuple[str, ...]
     ends: datetime
+    is_for_clients: bool = False
 
     def days_left(self) -> float:
         return (self.ends - datetime.now(UTC)).total_seconds() / 86400
@@ -71,15 +74,20 @@ def create_authority(folder: Path) -> None:
         _place(certificate, folder / "ca.crt", 0o644)
 
 
-def issue(authority: Path, names: Sequence[str], days: int, folder: Path) -> None:
-    """Writes server.crt and server.key, signed by the authority in that folder."""
+def issue(
+    authority: Path, names: Sequence[str], days: int, folder: Path, *, for_clients: bool = False
+) -> None:
+    """Writes server.crt and server.key, signed by the authority in that folder. for_clients: a
+    client may prove itself by the certificate, too."""
     if not (authority / "ca.key").exists():
         raise ConfigError(f"there is no {authority / 'ca.key'}: braidfs tls authority makes one")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as made:
         key, asked, certificate = (Path(made) / name for name in ("key", "csr", "crt"))
         extensions = Path(made) / "extensions"
-        extensions.write_text(_EXTENSIONS.format(names=",".join(map(_alternative, names))))
+        uses = "serverAuth,clientAuth" if for_clients else "serverAuth"
+        alternatives = ",".join(map(_alternative, names))
+        extensions.write_text(_EXTENSIONS.format(uses=uses, names=alternatives))
         _openssl(
             "req",
             "-new",
@@ -113,8 +121,11 @@ def issue(authority: Path, names: Sequence[str], days: int, folder: Path) -> Non
         _place(certificate, folder / "server.crt", 0o644)
 
 
-def is_good(authority: Path, names: Sequence[str], days: int, folder: Path) -> bool:
-    """Whether the folder's certificate is the authority's, has these names, and lasts that long."""
+def is_good(
+    authority: Path, names: Sequence[str], days: int, folder: Path, *, for_clients: bool = False
+) -> bool:
+    """Whether the folder's certificate is the authority's, has these names and this use, and lasts
+    that long."""
     files = (folder / "server.crt", folder / "server.key")
     if not all(path.exists() for path in files):
         return False
@@ -123,7 +134,8 @@ def is_good(authority: Path, names: Sequence[str], days: int, folder: Path) -> b
         _openssl("verify", "-CAfile", str(authority / "ca.crt"), str(files[0]))
     except CertificateError:
         return False
-    return set(seen.names) == set(map(_canonical, names)) and seen.days_left() > days
+    is_same = (set(seen.names), seen.is_for_clients) == (set(map(_canonical, names)), for_clients)
+    return is_same and seen.days_left() > days
 
 
 def look_at(path: Path) -> Certificate:
@@ -139,7 +151,7 @@ def look_at(path: Path) -> Certificate:
         "-issuer",
         "-enddate",
         "-ext",
-        "subjectAltName",
+        "subjectAltName,extendedKeyUsage",
         "-nameopt",
         "RFC2253",
         "-dateopt",
@@ -147,13 +159,21 @@ def look_at(path: Path) -> Certificate:
     )
     lines = said.splitlines()
     values = dict(line.split("=", 1) for line in lines if "=" in line and line[0] != " ")
-    names = [line.strip() for line in lines if line.startswith("    ")]
     return Certificate(
         values["subject"],
         values["issuer"],
-        tuple(_name(word) for line in names for word in line.split(", ")),
+        tuple(map(_name, _extension(lines, "Subject Alternative Name"))),
         datetime.fromisoformat(values["notAfter"].replace("Z", "+00:00")),
+        is_for_clients=_CLIENT_USE in _extension(lines, "Extended Key Usage"),
     )
+
+
+def _extension(lines: Sequence[str], name: str) -> list[str]:
+    """The words of an extension, which openssl prints in the line behind its name."""
+    for line, after in pairwise(lines):
+        if line.startswith(f"X509v3 {name}:"):
+            return after.strip().split(", ")
+    return []
 
 
 def _name(word: str) -> str:

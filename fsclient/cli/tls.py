@@ -67,6 +67,10 @@ def authority(folder: Path, as_json: bool) -> None:
             "braidfs tls issue 10.0.0.11 --renew",
             "Only if less than 30 days are left, or names or authority have changed: for timers.",
         ),
+        (
+            "braidfs tls issue 10.0.0.21 --client-auth --to ./etcd1",
+            "For a member of etcd, which connects to the other members.",
+        ),
     ],
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
@@ -93,9 +97,21 @@ def authority(folder: Path, as_json: bool) -> None:
     help="How long the certificate is valid.",
 )
 @click.option("--renew", is_flag=True, help="Keep a certificate that is still valid for some time.")
+@click.option(
+    "--client-auth",
+    "for_clients",
+    is_flag=True,
+    help="Valid for a client, too: for members of etcd, and metaservers whose journal is there.",
+)
 @json_option
 def issue_(
-    names: Sequence[str], authority: Path, folder: Path, days: int, renew: bool, as_json: bool
+    names: Sequence[str],
+    authority: Path,
+    folder: Path,
+    days: int,
+    renew: bool,
+    for_clients: bool,
+    as_json: bool,
 ) -> None:
     """Make a server's certificate for the addresses and names by which it is reached.
 
@@ -104,11 +120,12 @@ def issue_(
     for name in names:
         if not _NAME.fullmatch(name):
             raise click.BadParameter(f"'{name}' is neither an address nor the name of a host")
-    is_changed = not (renew and is_good(authority, names, min(RENEW_DAYS, days // 3), folder))
-    if is_changed:
-        issue(authority, names, days, folder)
+    renew_days = min(RENEW_DAYS, days // 3)
+    is_kept = renew and is_good(authority, names, renew_days, folder, for_clients=for_clients)
+    if not is_kept:
+        issue(authority, names, days, folder, for_clients=for_clients)
     path = folder / "server.crt"
-    _show(look_at(path), as_json, {"path": str(path), "changed": is_changed})
+    _show(look_at(path), as_json, {"path": str(path), "changed": not is_kept})
 
 
 @tls.command(

@@ -403,6 +403,11 @@ def test_the_verbs_that_make_certificates(tmp_path: Path, cluster: Cluster) -> N
     assert "names    10.0.0.1, stor1.example" in cli.text("tls", "check", folder / "server.crt")
     assert not cli.json(*words, "--days", 60, "--renew")["changed"]
     assert cli.json(*words[:3], *words[4:], "--renew")["changed"]  # one name was dropped
+    as_client = ("openssl", "verify", "-purpose", "sslclient", "-CAfile", folder / "ca.crt")
+    assert subprocess.run((*as_client, folder / "server.crt"), check=False).returncode != 0
+    for_both = (*words[:3], *words[4:], "--renew", "--client-auth")
+    assert cli.json(*for_both)["changed"] and not cli.json(*for_both)["changed"]
+    assert subprocess.run((*as_client, folder / "server.crt"), check=False).returncode == 0
     soon = cli.json("tls", "check", folder / "server.crt", "--days", 400, code=EXIT_UNHEALTHY)
     assert 364 < soon["days_left"] < 366
     assert "neither an address nor" in cli.run("tls", "issue", "a,b", code=2).stderr

@@ -6,6 +6,7 @@ The long form builds them; the quick one only checks that every program is in on
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +21,13 @@ from tests.dev.steps import ROOT
 
 pytestmark = pytest.mark.timeout(1500)
 PACKAGING = ROOT / "packaging" / "debian"
-NAMES = ("braidfs", "braidfs-metaserver", "braidfs-storageserver")
+SERVERS = ("braidfs-metaserver", "braidfs-storageserver")
+POSTGRESQL = "braidfs-postgresql"  # of metaservers with a journal there
+NAMES = ("braidfs", "braidfs-metaserver", POSTGRESQL, "braidfs-storageserver")
 CONFFILES = ("/etc/braidfs/admin.toml", "/etc/braidfs/client.toml")
 MOUNT_UNIT = "braidfs-mount@.service"
-BACKUP_UNITS = {"braidfs-meta-backup.service", "braidfs-meta-backup.timer"}
+TIMER = "braidfs-meta-backup.timer"
+BACKUP_UNITS = {"braidfs-meta-backup.service", TIMER}
 
 
 def output(*words: object) -> str:
@@ -41,7 +45,7 @@ def test_every_program_and_unit_has_a_package() -> None:
     packages = re.findall(r"^Package: (.+)$", (PACKAGING / "control").read_text(), re.M)
     assert tuple(packages) == NAMES
     units = {unit.name for unit in (ROOT / "packaging" / "systemd").iterdir()}
-    assert units == {f"{name}.service" for name in NAMES[1:]} | {MOUNT_UNIT} | BACKUP_UNITS
+    assert units == {f"{name}.service" for name in SERVERS} | {MOUNT_UNIT} | BACKUP_UNITS
     held = (PACKAGING / "braidfs-metaserver.install").read_text()
     assert all(f"debian/{unit} lib/systemd/system" in held for unit in BACKUP_UNITS)
     assert f"debian/{MOUNT_UNIT} lib/systemd/system" in (PACKAGING / "braidfs.install").read_text()
@@ -78,7 +82,7 @@ def test_what_they_need_and_hold(debs: dict[str, Path]) -> None:
     for library in ("libfuse3-3", "libssl3", "liburing2", "libc6", "libstdc++6", "fuse3"):
         assert re.search(rf"(^|, ){re.escape(library)}\b", needs), needs
     assert re.search(r"python3 \(>= 3\.\d+\), python3 \(<< 3\.\d+\)", needs)
-    for name in NAMES[1:]:
+    for name in SERVERS:
         held = output("dpkg-deb", "-c", debs[name])
         assert f"lib/systemd/system/{name}.service" in held and f"man8/{name}.8.gz" in held
         assert f"braidfs (= {field(debs['braidfs'], 'Version')})" in field(debs[name], "Depends")
@@ -87,7 +91,10 @@ def test_what_they_need_and_hold(debs: dict[str, Path]) -> None:
     programs = ("usr/bin/braidfs", "sbin/mount.fuse.braidfs")
     for path in (*programs, "man1/braidfs-target.1.gz", *CONFFILES, unit):
         assert path in held
-    assert str(ROOT) not in held
+    assert str(ROOT) not in held and "psycopg" not in held
+    extra = output("dpkg-deb", "-c", debs[POSTGRESQL])
+    assert f"/usr/lib/braidfs/lib/python3.{sys.version_info.minor}/site-packages/psycopg/" in extra
+    assert f"braidfs (= {field(debs['braidfs'], 'Version')})" in field(debs[POSTGRESQL], "Depends")
 
 
 @pytest.mark.full
@@ -130,10 +137,11 @@ def _newer(debs: dict[str, Path]) -> None:
 def test_nothing_starts_before_it_is_configured(host: Host) -> None:
     seen = host.run("sh", "-c", "DEBIAN_FRONTEND=noninteractive dpkg -i /mnt/*.deb")
     assert "warning" not in seen.stderr.lower().replace("debconf", "")
-    for name in NAMES[1:]:
+    for name in SERVERS:
         shown = host.text("systemctl", "show", "-p", "ActiveState,Result,ConditionTimestamp", name)
         assert "ActiveState=inactive" in shown and "Result=success" in shown
         assert not shown.rstrip().endswith("ConditionTimestamp="), "it was asked to start"
+    assert host.run("systemctl", "is-enabled", TIMER, check=False).stdout == "disabled\n"
     assert "braidfs" in host.text("getent", "passwd", "braidfs")
     found = host.run("find", "/var/lib/braidfs", "/srv/braidfs", "-type", "f", check=False)
     assert not found.stdout
@@ -160,7 +168,7 @@ def test_the_installed_programs_work(host: Host) -> None:
         host.run("tee", f"/etc/braidfs/{name}.toml", stdin=text)
         host.run("systemctl", "start", f"braidfs-{name}")
     assert "healthy" in host.text("braidfs", "status")
-    assert "enabled" in host.text("systemctl", "is-enabled", *NAMES[1:])
+    assert "enabled" in host.text("systemctl", "is-enabled", *SERVERS)
     host.run("mount", "-t", "fuse.braidfs", "127.0.0.1:/", "/data")
     host.run("sh", "-c", "echo kept > /data/file; sync /data/file")
     assert host.text("readlink", "-f", "/usr/bin/braidfs") == "/usr/lib/braidfs/bin/braidfs\n"
@@ -174,14 +182,39 @@ def test_an_upgrade_keeps_configuration_bytes_and_mounts(host: Host) -> None:
         host.run("tee", "-a", path, stdin=text)
     before = host.text("cat", *CONFFILES)
     pid = host.text("systemctl", "show", "--value", "-p", "MainPID", "braidfs-storageserver")
+    host.run("systemctl", "enable", "--now", TIMER)
     host.run("sh", "-c", "DEBIAN_FRONTEND=noninteractive dpkg -i /mnt/newer/*.deb")
     assert host.text("cat", *CONFFILES) == before
     after = host.text("systemctl", "show", "--value", "-p", "MainPID", "braidfs-storageserver")
     assert after not in (pid, "0"), "it runs the new release"
+    assert host.text("systemctl", "is-active", TIMER) == "active\n"
     healthy = lambda: host.run("braidfs", "status", check=False).returncode == 0  # noqa: E731
     assert wait_until(healthy, 60)
     host.run("sh", "-c", "echo more >> /data/file; sync /data/file")
     assert host.text("cat", "/data/file") == "kept\nmore\n"
+
+
+@pytest.mark.full
+def test_a_journal_in_postgresql(host: Host) -> None:
+    """The metaserver begins it with its names, within the rights of its unit."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not programs:
+        pytest.skip("PostgreSQL is not installed")
+    as_user = ("runuser", "-u", "postgres", "--")
+    host.run("install", "-d", "-o", "postgres", "/run/journal")
+    host.run(*as_user, programs[-1] / "initdb", "-A", "trust", "-D", "/run/journal/data")
+    server = (programs[-1] / "postgres", "-D", "/run/journal/data", "-k", "/run/journal")
+    host.run("systemd-run", "--unit=journal", "--uid=postgres", *server)
+    asked = (*as_user, "psql", "-h", "127.0.0.1", "-c", "select 1")
+    assert wait_until(lambda: host.run(*asked, check=False).returncode == 0, 60)
+    journal = 'journal = "postgresql://postgres@127.0.0.1/postgres"\naddress = "127.0.0.1:7400"\n'
+    host.run("tee", "-a", "/etc/braidfs/metaserver.toml", stdin=journal)
+    host.run("systemctl", "restart", "braidfs-metaserver")
+    assert wait_until(lambda: "postgresql, term" in host.run("braidfs", "status").stdout, 60)
+    assert host.text("cat", "/data/file") == "kept\nmore\n"
+    host.run("dpkg", "-r", POSTGRESQL)
+    assert host.run("/usr/lib/braidfs/bin/python3", "-c", "import psycopg", check=False).returncode
+    assert not host.run("find", "/usr/lib/braidfs", "-path", "*psycopg*").stdout
 
 
 @pytest.mark.full
@@ -190,7 +223,9 @@ def test_removing_leaves_what_is_the_administrators(host: Host) -> None:
     host.run("dpkg", "-r", *NAMES)
     assert host.run("systemctl", "is-active", "braidfs-metaserver", check=False).returncode != 0
     assert host.text("cat", *CONFFILES)
+    assert host.run("systemctl", "is-active", TIMER, check=False).stdout == "inactive\n"
     host.run("dpkg", "-P", *NAMES)
+    assert "braidfs" not in host.text("ls", "-R", "/etc/systemd/system")
     for path in CONFFILES:
         with pytest.raises(HostError):
             host.run("test", "-e", path)

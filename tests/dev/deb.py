@@ -1,4 +1,4 @@
-"""`./dev deb`: Debian packages of the three programs, in dist.
+"""`./dev deb`: Debian packages of the three programs and of psycopg, in dist.
 
 packaging/debian says what is in them; debhelper does the work. Their content is built before: the
 wheel and those that it requires (tests.dev.package), units and man pages of this checkout. The

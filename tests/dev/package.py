@@ -87,11 +87,13 @@ def _copy_module() -> None:
 
 
 def dependencies(folder: Path = DEPENDENCIES) -> Path:
-    """Wheels of everything that the wheel in dist requires; existing ones are kept."""
+    """Wheels of everything that the wheel in dist requires, with a journal in PostgreSQL too;
+    existing ones are kept."""
     (newest,) = DIST.glob("braidfs-*.whl")
     folder.mkdir(parents=True, exist_ok=True)
     with build_lock():
-        words = [*_PIP, "wheel", "--find-links", str(folder), "-w", str(folder), str(newest)]
+        wanted = f"{newest}[postgresql]"
+        words = [*_PIP, "wheel", "--find-links", str(folder), "-w", str(folder), wanted]
         quiet_step("Wheels of dependencies", words)
         _drop(folder.glob("braidfs-*.whl"))
         wheels = sorted(folder.glob("*.whl"))

@@ -2,8 +2,9 @@
 
 The records come in parts of one snapshot, as those of a backup do, with stored replies and the mark
 of the journal: the standby follows the journal from there. Until the copy is whole it lies beside
-the store. The former store is kept as `store.former`, one of them: an administrator who learns that
-the wrong state has won still has it. The state of another cluster is never taken.
+the store. The former store, if it has names, is kept as `store.former`, one of them: an
+administrator who learns that the wrong state has won still has it. The state of another cluster is
+never taken.
 """
 
 import shutil
@@ -23,6 +24,7 @@ from metaserver.records import CLUSTER_KEY
 from metaserver.state_directory import STORE
 from metaserver.store.follower import ForeignStateError
 from metaserver.store.journal import UnreachableError
+from metaserver.store.journaled import has_names
 from metaserver.store.lmdb import LmdbStore
 
 COPYING: Final = "store.copying"
@@ -53,8 +55,9 @@ async def take_copy(
         _check_cluster(own, copied)
     finally:
         copied.close()
+    is_kept = has_names(own)
     own.close()
-    await trio.to_thread.run_sync(_replace, directory)
+    await trio.to_thread.run_sync(lambda: _replace(directory, is_kept=is_kept))
     return count
 
 
@@ -82,12 +85,13 @@ def _cluster(store: LmdbStore) -> bytes | None:
         snapshot.close()
 
 
-def _replace(directory: Path) -> None:
+def _replace(directory: Path, *, is_kept: bool) -> None:
     """Interrupted at any step, there is a store, or a copy that is taken anew."""
-    former = directory / FORMER
-    shutil.rmtree(former, ignore_errors=True)
-    store = directory / STORE
-    if store.exists():
+    store, former = directory / STORE, directory / FORMER
+    if is_kept:
+        shutil.rmtree(former, ignore_errors=True)
         store.rename(former)
+    else:
+        shutil.rmtree(store)
     (directory / COPYING).rename(store)
     sync_directory(directory)

@@ -9,7 +9,7 @@ hand over (META_SWITCH): then it resigns as when it is stopped, and stands by.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,9 +32,10 @@ from metaserver.group_status import ASK_S, LOOK_S, GroupView, health_of
 from metaserver.overlay import Overlay
 from metaserver.owners import Owner
 from metaserver.server import Metaserver, settings_of
-from metaserver.standby import Claimed, Standby
+from metaserver.standby import Claimed, Own, Standby
 from metaserver.store.journal import FencedError, Journal, JournalError, Sighting
 from metaserver.store.journaled import DeposedError, JournaledStore, Mark
+from metaserver.store.lmdb import DamagedRecordError, DamagedStoreError
 from metaserver.store.trimming import Trimming
 from metaserver.store.waist import Store, StoreFullError, StoreUncertainError
 from metaserver.times import Clock
@@ -54,15 +55,14 @@ def clock_s() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a process is made of, whichever role it has. open_door: to the journal. copy(address):
-    takes a copy of the state from the metaserver there; returns the new store."""
+    """What a process is made of, whichever role it has. open_door: to the journal."""
 
     config: MetaserverConfig
     service: Service
     key: bytes
     transport: Transport | None
     open_door: Callable[[], Journal]
-    copy: Callable[[str], Awaitable[Store]]
+    own: Own
 
     @property
     def engine(self) -> str:
@@ -84,6 +84,7 @@ class Group:
         self._is_ready = False
         self._unasked = RateLimit(_LOG_S)
         self._claims_from_s = 0.0
+        self._damage = ""  # of the store, found when this metaserver was about to serve
         self._standby: Standby | None = None
         self._view: GroupView | None = None  # while this metaserver is active
 
@@ -93,6 +94,8 @@ class Group:
         async with open_tasks() as tasks:
             tasks.start_soon(self._show)
             while not stopping.is_set():
+                if self._damage:
+                    self._store, self._damage = self._parts.own.discard(self._damage), ""
                 door = self._parts.open_door()
                 try:
                     claimed = await self._stand_by(door)
@@ -112,7 +115,7 @@ class Group:
             door,
             self._owner,
             clock=clock_s,
-            copy=parts.copy,
+            own=parts.own,
             log=self._log,
             claims_from_s=self._claims_from_s,
         )
@@ -167,7 +170,7 @@ class Group:
         beating, keeping, asking = (parts.open_door() for _ in range(3))
         beats = Beats(beating, head, lease, clock_s)
         view = GroupView(
-            self._owner.member(Mark.of(head), 0),
+            self._owner.member(Mark.of(head), 0, parts.own.kept),
             engine=parts.engine,
             head=lambda: store.head,
             lease=lease,
@@ -217,7 +220,11 @@ class Group:
         """Until the service is to stop, or another metaserver is to take over."""
         parts = self._parts
         ends = trio.Event()
-        booting = await _boot(store, settings_of(parts.config, parts.key))
+        try:
+            booting = await _boot(store, settings_of(parts.config, parts.key))
+        except (DamagedRecordError, DamagedStoreError) as error:
+            self._damage = str(error)
+            return
         booting.services.group = view
         overlay = Overlay(store)
         try:
@@ -248,7 +255,8 @@ class Group:
 
         def keep_up() -> None:
             head = store.head
-            door.report(self._owner.member(Mark.of(head), reports))
+            view.kept = self._parts.own.kept
+            door.report(self._owner.member(Mark.of(head), reports, view.kept))
             members = door.members()
             view.saw_members(members, head)
             below = trimming.below(members, head, head.index, clock_s())

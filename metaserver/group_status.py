@@ -73,7 +73,7 @@ class AppendTimes:
 
 class GroupView:
     """One term of this metaserver. head: of the journal, as its store has it now. switching: set
-    when an administrator has asked it to hand over."""
+    when an administrator has asked it to hand over. kept: where it keeps a damaged store."""
 
     def __init__(
         self,
@@ -86,6 +86,7 @@ class GroupView:
     ) -> None:
         self.switching = trio.Event()
         self.appends = AppendTimes()
+        self.kept = own.kept
         self._own = own
         self._engine = engine
         self._head = head
@@ -130,7 +131,9 @@ class GroupView:
 
     def status(self) -> GroupStatus:
         now_s, head = self._clock(), self._head()
-        own = MetaserverStatus(self._own.name, self._own.address, True, head.index, 0, 0.0, 0.0)
+        own = MetaserverStatus(
+            self._own.name, self._own.address, True, head.index, 0, 0.0, 0.0, self.kept
+        )
         median, worst = self.appends.quantiles(now_s)
         return GroupStatus(
             (own, *(_row(one, head, now_s) for one in self._seen.values())),
@@ -195,6 +198,7 @@ def _row(seen: _Seen, head: Head, now_s: float) -> MetaserverStatus:
         behind=seen.behind,
         behind_s=0.0 if late_since_s is None else max(0.0, now_s - late_since_s),
         seconds_since_report=max(0.0, now_s - seen.heard_s),
+        kept=member.kept,
     )
 
 

@@ -26,5 +26,5 @@ class Owner:
         parts = words.split(" ")
         return cls(*parts) if len(parts) == 3 else None
 
-    def member(self, mark: Mark, reports: int) -> Member:
-        return Member(self.name, self.address, mark.log, mark.index, reports)
+    def member(self, mark: Mark, reports: int, kept: str = "") -> Member:
+        return Member(self.name, self.address, mark.log, mark.index, reports, kept)

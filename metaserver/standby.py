@@ -5,9 +5,9 @@ next address. `until_claimed` returns when this process has claimed the journal;
 all that the log has. Blocking calls run in a thread, one at a time.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -17,6 +17,7 @@ from metaserver.owners import Owner
 from metaserver.store.follower import Follower, ForeignStateError, NeedsCopyError
 from metaserver.store.journal import FencedError, Head, Journal, JournalError, Sighting
 from metaserver.store.journaled import Mark
+from metaserver.store.lmdb import DamagedStoreError
 from metaserver.store.terms import ActiveLease, TakeOverWatch
 from metaserver.store.waist import Store
 
@@ -32,11 +33,34 @@ class Claimed:
     lease: ActiveLease
 
 
+class Own(Protocol):
+    """The metaserver's own store, and what may come in its place."""
+
+    async def copy(self, address: str) -> Store:
+        """Takes a copy of the state from the active metaserver at the address. Raises
+        UnreachableError, ForeignStateError, StoreError."""
+        ...
+
+    def discard(self, damage: str) -> Store:
+        """Keeps the damaged store aside, and returns an empty one. Raises ConfigError,
+        StoreError."""
+        ...
+
+    @property
+    def lost(self) -> str:
+        """Why the store is empty although there were names; "": it may begin a name space."""
+        ...
+
+    @property
+    def kept(self) -> str:
+        """Where a damaged store is kept aside; "" if there is none."""
+        ...
+
+
 class Standby:
-    """clock: seconds that also count while the machine is suspended. copy(active's address): takes
-    a copy of the state from there into the store's place, and returns the new store. claims_from_s:
-    before that time on the clock it claims nothing, so that another one does. asked_s: when the
-    journal has answered last."""
+    """clock: seconds that also count while the machine is suspended. claims_from_s: before that
+    time on the clock it claims nothing, so that another one does. asked_s: when the journal has
+    answered last."""
 
     def __init__(
         self,
@@ -45,7 +69,7 @@ class Standby:
         owner: Owner,
         *,
         clock: Callable[[], float],
-        copy: Callable[[str], Awaitable[Store]],
+        own: Own,
         log: Log,
         claims_from_s: float = 0.0,
     ) -> None:
@@ -56,9 +80,9 @@ class Standby:
         self._door = door
         self._owner = owner
         self._clock = clock
-        self._copy = copy
+        self._own = own
         self._log = log
-        self._follower = Follower(store, door)
+        self._follower = Follower(store, door, lost=own.lost)
         self._watch = TakeOverWatch()
         self._silences = RateLimit(_LOG_S)
         self._claiming: tuple[Sighting, float] | None = None
@@ -83,7 +107,8 @@ class Standby:
             if active
             else "no metaserver is active at the moment"
         )
-        return f"this metaserver is a standby: {where}"
+        lost = f". It has no names: {self._own.lost}" if self._own.lost else ""
+        return f"this metaserver is a standby: {where}{lost}"
 
     async def until_claimed(self, followed: Callable[[], None]) -> Claimed:
         """followed: called when the journal has been read for the first time. Raises ConfigError
@@ -97,6 +122,8 @@ class Standby:
             except NeedsCopyError as error:
                 followed()
                 await self._take_copy(error)
+            except DamagedStoreError as error:
+                self._use(self._own.discard(str(error)))
             except ForeignStateError as error:
                 raise ConfigError(str(error)) from error
             except JournalError as error:
@@ -105,6 +132,10 @@ class Standby:
                 if suppressed is not None:
                     self._log.warning("no journal", error=error, suppressed=suppressed)
             await trio.sleep(STEP_S)
+
+    def _use(self, store: Store) -> None:
+        self.store = store
+        self._follower = Follower(store, self._door, lost=self._own.lost)
 
     def _step(self) -> Claimed | None:
         self.seen = sighting = self._door.sighting()
@@ -141,7 +172,7 @@ class Standby:
 
     def _report_at(self, mark: Mark) -> None:
         self._reports += 1
-        self._door.report(self._owner.member(mark, self._reports))
+        self._door.report(self._owner.member(mark, self._reports, self._own.kept))
 
     def _hold_entries(self) -> None:
         """Reports before a copy is taken, so that what comes behind it is not trimmed: the copy has
@@ -163,8 +194,7 @@ class Standby:
         if active is not None:
             try:
                 await trio.to_thread.run_sync(self._hold_entries)
-                self.store = await self._copy(active.address)
-                self._follower = Follower(self.store, self._door)
+                self._use(await self._own.copy(active.address))
                 return
             except ForeignStateError as error:
                 raise ConfigError(str(error)) from error

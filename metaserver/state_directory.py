@@ -4,19 +4,26 @@ A running metaserver, and a restore into it, hold an flock(2) on the file `lock`
 there is one of them at a time. The kernel lets go of it whatever ends the process. The store is in
 `store`. A restore writes into `store.restoring` and renames that at its end; what an interrupted
 restore leaves is never taken for a store.
+
+A damaged store of a metaserver that is one of several is moved to `store.damaged-TIME`, one of
+them. While it is there, an empty store is not the beginning of a new cluster.
 """
 
 import fcntl
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from fscommon.errors import ConfigError
+from fscommon.files import sync_directory
 
 STORE: Final = "store"
 RESTORING: Final = "store.restoring"
+_DAMAGED: Final = "store.damaged-"
 _LOCK: Final = "lock"
 
 
@@ -45,3 +52,28 @@ def check_restored(directory: Path) -> None:
             f"a restore into {directory} was interrupted: run `braidfs meta restore` again, "
             f"or remove {directory / RESTORING} to begin a new cluster"
         )
+
+
+def set_aside(directory: Path) -> Path:
+    """Moves a damaged store out of its place, durably, and removes one that was moved before.
+    Returns where it is. Raises OSError."""
+    place = directory / time.strftime(f"{_DAMAGED}%Y%m%dT%H%M%SZ", time.gmtime())
+    _remove(place)
+    (directory / STORE).rename(place)
+    sync_directory(directory)
+    for path in directory.glob(f"{_DAMAGED}*"):
+        if path != place:
+            _remove(path)
+    return place
+
+
+def set_aside_before(directory: Path) -> Path | None:
+    """The damaged store that was moved out of its place, if it is still there."""
+    return max(directory.glob(f"{_DAMAGED}*"), default=None)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -78,6 +78,7 @@ def problems_of(status: StatusReply, certificates: Sequence[CertificateSeen] = (
     found = [
         *_metaserver(status),
         *_standbys(status),
+        *_damaged_stores(status),
         *_journal(status),
         *_nodes(status),
         *_targets(status),
@@ -160,6 +161,19 @@ def _standbys(status: StatusReply) -> list[Problem]:
         )
         for row in rows
         if row not in silent and row.behind_s > _LATE_STANDBY_S
+    ]
+
+
+def _damaged_stores(status: StatusReply) -> list[Problem]:
+    return [
+        Problem(
+            Severity.WARNING,
+            f"the store of metaserver {row.name} ({row.address}) was damaged",
+            f"it was replaced by a copy, and is kept as {row.kept}",
+            f"look at the disk of {row.name}; when nobody needs the damaged store, remove it",
+        )
+        for row in status.group.metaservers
+        if row.kept
     ]
 
 

@@ -47,6 +47,7 @@ def metaserver_json(row: MetaserverStatus, reply: StatusReply) -> dict[str, Any]
         "behind": row.behind,
         "behind_s": round(row.behind_s, 3),
         "seconds_since_report": round(row.seconds_since_report, 3),
+        "damaged_store": row.kept or None,
     }
 
 

@@ -15,7 +15,8 @@ from fscommon.wire.ops import Op
 class MetaserverStatus:
     """One metaserver. applied: index of the newest entry of the journal that its store has; behind:
     entries that it lacked when it reported; behind_s: for how long there has been an entry that it
-    lacks. seconds_since_report: 0 of the active one, which says all this."""
+    lacks. seconds_since_report: 0 of the active one, which says all this. kept: where it keeps a
+    damaged store of before; empty: it has none."""
 
     name: Text
     address: Text
@@ -24,6 +25,7 @@ class MetaserverStatus:
     behind: U64
     behind_s: float
     seconds_since_report: float
+    kept: Text
 
 
 @dataclass(frozen=True, slots=True)

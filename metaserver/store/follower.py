@@ -9,15 +9,11 @@ mended; its metaserver takes a copy of the state from the active one.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
-from typing import Final
 
 from metaserver.store.batches import unpack_batch
 from metaserver.store.journal import DamagedJournalError, Entry, Head, Journal, TrimmedError
-from metaserver.store.journaled import MARK_KEY, Mark, mark_in
+from metaserver.store.journaled import Mark, has_names, mark_in
 from metaserver.store.waist import Store, StoreError
-
-_ALL: Final = (b"", b"\xff")
 
 
 class NeedsCopyError(StoreError):
@@ -30,14 +26,16 @@ class ForeignStateError(StoreError):
 
 
 class Follower:
-    def __init__(self, store: Store, journal: Journal) -> None:
-        """Raises StoreError."""
+    def __init__(self, store: Store, journal: Journal, *, lost: str = "") -> None:
+        """lost: why an empty store is not the beginning of a new name space; "": it may be. Raises
+        StoreError."""
         self._store = store
         self._journal = journal
+        self._lost = lost
+        self._is_empty = not has_names(store)
         snapshot = store.snapshot()
         try:
             self.mark = mark_in(snapshot)
-            self._is_empty = all(key == MARK_KEY for key, _ in islice(snapshot.range(*_ALL), 2))
         finally:
             snapshot.close()
 
@@ -47,6 +45,8 @@ class Follower:
         Raises NeedsCopyError, ForeignStateError, StoreError, UnreachableError,
         DamagedJournalError."""
         mark = self.mark
+        if self._is_empty and self._lost:
+            raise NeedsCopyError(self._lost)
         if mark is None or mark.index == 0:
             return head.index == 0 or self._follow_first(mark, head)
         self._check_log(mark, head)

@@ -91,7 +91,8 @@ class Member:
     """What a metaserver says of itself: how far its own store has come.
 
     log, applied: identity of the log and index of the entry that its store has durably; `reports`
-    counts, so that others see that it is alive without a clock in common.
+    counts, so that others see that it is alive without a clock in common. kept: where it keeps a
+    damaged store, of before; empty: it has none.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Member:
     log: bytes
     applied: int
     reports: int
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)

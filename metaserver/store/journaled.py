@@ -13,6 +13,7 @@ mark before it is appended: only a store with that mark may follow the log from 
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from fscommon.errors import ProtocolError
@@ -70,6 +71,15 @@ def mark_in(snapshot: Snapshot) -> Mark | None:
         return None if raw is None else decode(Mark, raw)
     except ProtocolError as error:
         raise StoreError(f"the store's mark of the journal is damaged: {error}") from error
+
+
+def has_names(store: Store) -> bool:
+    """Whether the store has any record beside the mark."""
+    snapshot = store.snapshot()
+    try:
+        return any(key != MARK_KEY for key, _ in islice(snapshot.range(b"", b"\xff"), 2))
+    finally:
+        snapshot.close()
 
 
 def forget_mark(store: Store) -> None:

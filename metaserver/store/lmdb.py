@@ -29,6 +29,7 @@ from fscommon.errors import FsError, Status
 from metaserver.store.waist import Batch, StoreError, StoreFullError, StoreRoom
 
 KEY_LENGTH_MAX: Final = 511  # LMDB's own bound; the longest key of records has 272 bytes
+DATA: Final = "data.mdb"
 _SIZE_MIN: Final = 1 << 20
 _SIZE_MAX: Final = 1 << 44
 _BEYOND: Final = 256 << 20  # the map exceeds the bound by this, or by a quarter of the bound
@@ -36,6 +37,15 @@ _RESERVE_MAX: Final = 64 << 20
 _RESERVE_SHARE: Final = 32  # of a small disk
 # A key behind all others, which says that records of this store have sums.
 _SEALED_KEY: Final = b"\xff" * KEY_LENGTH_MAX
+# What LMDB says of a file that it, or another program, has not left like this.
+_DAMAGE: Final = (
+    lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.ProblemError,
+    lmdb.VersionMismatchError,
+)
 
 OnDamage = Callable[[str], None]
 
@@ -47,8 +57,62 @@ class DamagedRecordError(FsError):
         super().__init__(Status.EIO, f"the record of key {key!r} in the metadata store is damaged")
 
 
+class DamagedStoreError(StoreError):
+    """The file is no store of LMDB, or its pages do not fit together."""
+
+
+def _failure(what: str, error: lmdb.Error) -> StoreError:
+    kind = DamagedStoreError if isinstance(error, _DAMAGE) else StoreError
+    return kind(f"{what}: {error}")
+
+
 def _seal(key: bytes, value: bytes) -> bytes:
     return value + xxh3_64_bytes(key + value)
+
+
+def _is_whole(key: bytes, sealed: bytes) -> bool:
+    return xxh3_64_bytes(key + sealed[:-SUM_SIZE]) == sealed[-SUM_SIZE:]
+
+
+def read_store(directory: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yields all records of a store that nobody has open, and changes nothing. What a file with
+    damaged pages does to LMDB may end this process. Raises DamagedStoreError, StoreError if it
+    cannot be read for another reason."""
+    data = directory / DATA
+    if directory.exists() and not directory.is_dir():
+        raise DamagedStoreError(f"{directory} is no directory")
+    if not data.exists():
+        return
+    if not data.stat().st_size:
+        raise DamagedStoreError(f"{data} is empty")
+    try:
+        environment = lmdb.open(str(directory), readonly=True, lock=False, max_dbs=0)
+        try:
+            with environment.begin(buffers=False) as transaction:
+                yield from _checked(transaction, environment.stat()["entries"])
+        finally:
+            environment.close()
+    except lmdb.Error as error:
+        raise _failure(str(directory), error) from error
+
+
+def _checked(transaction: lmdb.Transaction, count: int) -> Iterator[tuple[bytes, bytes]]:
+    """The records of a store that has `count` of them."""
+    has_sums = transaction.get(_SEALED_KEY) is not None
+    before, found = b"", 0
+    with transaction.cursor() as cursor:
+        for key, sealed in cast(Iterator[tuple[bytes, bytes]], iter(cursor)):
+            found += 1
+            if key <= before:
+                raise DamagedStoreError("its records are not in order")
+            before = key
+            if key == _SEALED_KEY:
+                continue
+            if has_sums and not _is_whole(key, sealed):
+                raise DamagedStoreError(DamagedRecordError(key).message)
+            yield key, sealed[:-SUM_SIZE] if has_sums else sealed
+    if found != count:
+        raise DamagedStoreError(f"it has {found} records, and says that it has {count}")
 
 
 class LmdbSnapshot:
@@ -61,9 +125,8 @@ class LmdbSnapshot:
         return None if sealed is None else self._opened(key, sealed)
 
     def _opened(self, key: bytes, sealed: bytes) -> bytes:
-        value = sealed[:-SUM_SIZE]
-        if xxh3_64_bytes(key + value) == sealed[-SUM_SIZE:]:
-            return value
+        if _is_whole(key, sealed):
+            return sealed[:-SUM_SIZE]
         error = DamagedRecordError(key)
         self._on_damage(error.message)
         raise error
@@ -102,15 +165,15 @@ class LmdbStore:
                 mode=0o600,
             )
         except lmdb.Error as error:
-            raise StoreError(f"{directory}: {error}") from error
+            raise _failure(str(directory), error) from error
         self._directory = directory
-        self._file = os.open(directory / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        self._file = os.open(directory / DATA, os.O_RDWR | os.O_CLOEXEC)
         self._on_damage = on_damage
         try:
             self._give_sums()
         except lmdb.Error as error:
             self.close()
-            raise StoreError(f"{directory}: its records cannot be given sums: {error}") from error
+            raise _failure(f"{directory}: its records cannot be given sums", error) from error
         self._allocated = 0
         self._room = self._measure()
 
@@ -141,7 +204,7 @@ class LmdbStore:
         except lmdb.Error as error:
             if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or self._is_disk_full():
                 raise StoreFullError(f"{self._directory}: no room for a commit: {error}") from error
-            raise StoreError(f"{self._directory}: commit failed: {error}") from error
+            raise _failure(f"{self._directory}: commit failed", error) from error
         self._room = self._measure()
 
     def _is_disk_full(self) -> bool:

@@ -471,7 +471,7 @@ def test_members(open_door: Open) -> None:
     journal.report(two)
     journal.report(one)
     assert list(other.members()) == [one, two]
-    two = replace(two, applied=1 << 60, reports=2)
+    two = replace(two, applied=1 << 60, reports=2, kept="/d/store.damaged-1")
     other.report(two)
     assert list(journal.members()) == [one, two]
     journal.forget(one.name)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from metaserver.store.journal import (
     Head,
     Journal,
     JournalFullError,
+    Member,
     UnknownOutcomeError,
     UnreachableError,
 )
@@ -399,6 +400,20 @@ def test_tables_of_a_later_program(server: PostgresqlServer) -> None:
     server.sql("UPDATE braidfs_schema SET version = 2")
     with pytest.raises(UnreachableError, match="version 2, not 1"):
         server.journal().sighting()
+
+
+def test_tables_of_a_former_program(server: PostgresqlServer) -> None:
+    """They get the column that they lack, also from two programs at once, and keep their rows."""
+    one = Member("ms1", "host:7000", b"l" * 16, 7, 1)
+    server.journal().report(one)
+    server.sql("ALTER TABLE braidfs_member DROP COLUMN kept")
+    doors = [server.journal() for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda door: [*door.members()], doors)) == [[one]] * 2
+    # So does the former program, which names no column.
+    server.sql("INSERT INTO braidfs_member VALUES ('braidfs', 'ms2', 'host2', '', 0, 1)")
+    doors[0].report(replace(one, kept="/d/store.damaged-1"))
+    assert [row.kept for row in doors[1].members()] == ["/d/store.damaged-1", ""]
 
 
 def test_a_trim_deletes_rows(server: PostgresqlServer) -> None:

@@ -135,6 +135,8 @@ def unpack_entry(index: int, raw: bytes) -> Stub:
 
 def pack_member(member: Member) -> bytes:
     fields = [member.address, member.log.hex(), member.applied, member.reports]
+    if member.kept:  # which is rare: a release that does not know it reads all others
+        fields.append(member.kept)
     return f"{_LAYOUT} {json.dumps([member.name, *fields])}".encode()
 
 
@@ -145,11 +147,13 @@ def unpack_member(raw: bytes) -> Member:
         fields = json.loads(text)
     except (ValueError, RecursionError):
         fields = None
-    kinds = (str, str, str, int, int)
-    if layout != _LAYOUT or not isinstance(fields, list) or tuple(map(type, fields)) != kinds:
+    kinds = (str, str, str, int, int, str)
+    if layout != _LAYOUT or not isinstance(fields, list) or len(fields) not in (5, 6):
         raise GarbledError("what a metaserver reported is garbled")
-    name, address, log, applied, reports = fields
-    return Member(name, address, _unhex(log), applied, reports)
+    if tuple(map(type, fields)) != kinds[: len(fields)]:
+        raise GarbledError("what a metaserver reported is garbled")
+    name, address, log, applied, reports, *kept = fields
+    return Member(name, address, _unhex(log), applied, reports, *kept)
 
 
 def _text(raw: bytes) -> str:

@@ -70,16 +70,19 @@ _TABLES: Final = (
     "checksum bytea NOT NULL, payload bytea NOT NULL, PRIMARY KEY (journal, number, part))",
     "CREATE TABLE IF NOT EXISTS braidfs_member (journal text, name text, address text NOT NULL, "
     "log bytea NOT NULL, applied bigint NOT NULL, reports bigint NOT NULL, "
-    "PRIMARY KEY (journal, name))",
+    "kept text NOT NULL DEFAULT '', PRIMARY KEY (journal, name))",
     "CREATE TABLE IF NOT EXISTS braidfs_schema (version bigint PRIMARY KEY)",
     f"INSERT INTO braidfs_schema VALUES ({SCHEMA_VERSION}) ON CONFLICT DO NOTHING",
 )
 _ADD_JOURNAL: Final = (
     "INSERT INTO braidfs_journal VALUES ($1, ''::bytea, 0, 0, $2, '', 0, 1) ON CONFLICT DO NOTHING"
 )
+# Tables of a former release lack it, and that release does not mind it.
+_ADD_KEPT: Final = "ALTER TABLE braidfs_member ADD COLUMN kept text NOT NULL DEFAULT ''"
 _SCHEMA: Final = (
-    "SELECT max(version), (SELECT count(*) FROM braidfs_journal WHERE name = $1) "
-    "FROM braidfs_schema"
+    "SELECT max(version), (SELECT count(*) FROM braidfs_journal WHERE name = $1), "
+    "(SELECT count(*) FROM information_schema.columns WHERE table_schema = current_schema() "
+    "AND table_name = 'braidfs_member' AND column_name = 'kept') FROM braidfs_schema"
 )
 # CockroachDB has no setting fsync: `true` asks for NULL then.
 _SERVER: Final = (
@@ -122,11 +125,13 @@ _TRIM: Final = (
 _OLDEST_STORED: Final = "SELECT min(number) FROM braidfs_entry WHERE journal = $1"
 _DELETE: Final = "DELETE FROM braidfs_entry WHERE journal = $1 AND number < $2"
 _REPORT: Final = (
-    "INSERT INTO braidfs_member VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (journal, name) DO "
+    "INSERT INTO braidfs_member VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (journal, name) DO "
     "UPDATE SET address = excluded.address, log = excluded.log, applied = excluded.applied, "
-    "reports = excluded.reports"
+    "reports = excluded.reports, kept = excluded.kept"
 )
-_MEMBERS: Final = "SELECT name, address, log, applied, reports FROM braidfs_member WHERE journal=$1"
+_MEMBERS: Final = (
+    "SELECT name, address, log, applied, reports, kept FROM braidfs_member WHERE journal = $1"
+)
 _FORGET: Final = "DELETE FROM braidfs_member WHERE journal = $1 AND name = $2"
 _SIZE: Final = "SELECT pg_database_size(current_database())"
 
@@ -199,7 +204,7 @@ class PostgresqlJournal:
 
         def reported(session: Session) -> None:
             try:
-                session.execute(_REPORT, self._name, *words)
+                session.execute(_REPORT, self._name, *words, member.kept)
             except ReplyError as error:
                 raise _full(error) or error from error
 
@@ -208,8 +213,15 @@ class PostgresqlJournal:
     def members(self) -> Sequence[Member]:
         found = self._ask("members", lambda session: session.execute(_MEMBERS, self._name)).rows
         members = [
-            Member(_text(name), _text(address), log or b"", _integer(applied), _integer(reports))
-            for name, address, log, applied, reports in found
+            Member(
+                _text(name),
+                _text(address),
+                log or b"",
+                _integer(applied),
+                _integer(reports),
+                _text(kept),
+            )
+            for name, address, log, applied, reports, kept in found
         ]
         return sorted(members, key=lambda member: member.name)
 
@@ -436,16 +448,18 @@ class PostgresqlJournal:
 
     def _find_tables(self, session: Session) -> None:
         try:
-            version, journals = session.execute(_SCHEMA, self._name).rows[0]
+            version, journals, has_kept = session.execute(_SCHEMA, self._name).rows[0]
         except ReplyError as error:
             if error.sqlstate != sessions.UNDEFINED_TABLE:
                 raise
-            version = journals = None
+            version = journals = has_kept = None
         if version is None:
             for statement in _TABLES:
                 _make(session, statement)
         elif _integer(version) != SCHEMA_VERSION:
             raise LostError(f"its tables have version {_integer(version)}, not {SCHEMA_VERSION}")
+        elif not _integer(has_kept):
+            _make(session, _ADD_KEPT)
         if not _integer(journals):
             session.execute(_ADD_JOURNAL, self._name, NO_NONCE)
 

@@ -10,8 +10,8 @@ from fscommon.wire.group import EngineServer, GroupStatus, JournalStatus, Metase
 
 from .test_cli_parts import make_status
 
-ACTIVE = MetaserverStatus("a", "h1:7400", True, 100, 0, 0.0, 0.0)
-STANDBY = MetaserverStatus("b", "h2:7400", False, 98, 2, 1.0, 2.0)
+ACTIVE = MetaserverStatus("a", "h1:7400", True, 100, 0, 0.0, 0.0, "")
+STANDBY = MetaserverStatus("b", "h2:7400", False, 98, 2, 1.0, 2.0, "")
 SERVER = EngineServer("e1:2379", True, True, 10, 100, ())
 JOURNAL = JournalStatus("etcd", 7, 100, 0.002, 0.01, 0.1, (SERVER,))
 
@@ -50,6 +50,13 @@ def test_a_sound_group_has_no_problems() -> None:
 def test_what_is_wrong_with_standbys(rows: tuple[MetaserverStatus, ...], words: str) -> None:
     (problem,) = said(*rows)
     assert problem.startswith(words)
+
+
+def test_a_damaged_store_is_told_until_it_is_removed() -> None:
+    kept = "/var/lib/braidfs/metaserver/store.damaged-20261127T000000Z"
+    (problem,) = said(replace(STANDBY, kept=kept))
+    assert problem.startswith("WARNING the store of metaserver b (h2:7400) was damaged")
+    assert problem.endswith(f"is kept as {kept}")
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,9 @@ from metaserver.store.journal import EngineHealth, EngineMember, Head, Member, S
 from metaserver.store.journals.memory import MemoryJournal, MemoryLog
 from metaserver.store.memory import MemoryStore
 from metaserver.store.terms import ActiveLease
-from metaserver.store.waist import Store
 
 from .bench import Bench, Client
-from .test_standby import Place
+from .test_standby import OwnMemory, Place
 
 LOG = b"l" * 16
 OWN = Member("a", "h1:7400", LOG, 0, 0)
@@ -185,22 +184,19 @@ async def test_who_has_handed_over_claims_nothing_for_a_while(holds_back_s: floa
     door.claim(Sighting(Head(), 0), "one h1:7400 x")
     door.claim(door.sighting(), "")  # it has resigned
     began_s = place.now_s
+    own = OwnMemory()
     standby = Standby(
         MemoryStore(),
         door,
         Owner("two", "h2:7400"),
         clock=place.clock,
-        copy=no_copy,
+        own=own,
         log=Log("standby"),
         claims_from_s=began_s + holds_back_s,
     )
     claimed = await place.claimed(standby)
-    assert claimed.head.owner.startswith("two ")
+    assert claimed.head.owner.startswith("two ") and own.copied == []
     assert holds_back_s <= place.now_s - began_s < holds_back_s + 1.5
-
-
-async def no_copy(address: str) -> Store:
-    raise AssertionError("the journal has no entries")
 
 
 # ---- the ops ------------------------------------------------------------------------------------

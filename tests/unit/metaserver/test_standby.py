@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import pytest
 import trio
@@ -16,11 +17,37 @@ from metaserver.standby import Claimed, Standby
 from metaserver.store.journal import FencedError, Head, JournalFullError, UnreachableError
 from metaserver.store.journaled import JournaledStore
 from metaserver.store.journals.memory import Fault, MemoryJournal, MemoryLog
+from metaserver.store.lmdb import DamagedStoreError
 from metaserver.store.memory import MemoryStore
 from metaserver.store.terms import ANSWER_S, CLAIM_S, ActiveLease
-from metaserver.store.waist import Store
+from metaserver.store.waist import Batch, Store
 
 pytestmark = pytest.mark.trio
+
+
+@dataclass
+class OwnMemory:
+    """source: what a copy is taken of."""
+
+    copied: list[str] = field(default_factory=list)
+    source: JournaledStore | None = None
+    lost: str = ""
+    kept: str = ""
+    damages: list[str] = field(default_factory=list)
+
+    async def copy(self, address: str) -> Store:
+        self.copied.append(address)
+        if self.source is None:
+            raise UnreachableError("nobody there")
+        made = MemoryStore()
+        made.commit(list(self.source.snapshot().range(b"", b"\xff")))
+        self.lost = ""
+        return made
+
+    def discard(self, damage: str) -> Store:
+        self.damages.append(damage)
+        self.lost = self.kept = "store.damaged"
+        return MemoryStore()
 
 
 class Place:
@@ -49,21 +76,16 @@ class Place:
             MemoryStore(), door, head, lease=ActiveLease(), clock=lambda: self.now_s
         )
 
-    def standby(self, store: Store, source: JournaledStore | None = None) -> Standby:
-        async def copy(address: str) -> Store:
-            self.copied.append(address)
-            if source is None:
-                raise UnreachableError("nobody there")
-            made = MemoryStore()
-            made.commit(list(source.snapshot().range(b"", b"\xff")))
-            return made
-
+    def standby(
+        self, store: Store, source: JournaledStore | None = None, own: OwnMemory | None = None
+    ) -> Standby:
+        own = own or OwnMemory(self.copied, source)
         return Standby(
             store,
             self.door(),
             Owner("two", "h2:7400"),
             clock=self.clock,
-            copy=copy,
+            own=own,
             log=Log("standby"),
         )
 
@@ -176,6 +198,55 @@ async def test_a_standby_says_who_is_active(place: Place) -> None:
     assert "the active metaserver is one at h1:7400" in standby.why_not()
     assert Owner.of(active.head.owner) == Owner("one", "h1:7400", active.head.owner.split(" ")[2])
     assert Owner.of("") is None and Owner.of("words of another program") is None
+
+
+# ---- damaged stores ----------------------------------------------------------------------------
+
+
+async def test_an_empty_store_after_a_damaged_one_begins_nothing(
+    place: Place, impatient: None
+) -> None:
+    """The journal is new, nobody is active, and the time to claim has passed."""
+    own = OwnMemory(lost="the store was damaged", kept="/d/store.damaged-1")
+    standby = place.standby(MemoryStore(), own=own)
+    steps = iter(range(20))
+    await _run_until(standby, lambda: next(steps, None) is None)
+    place.now_s += 2 * CLAIM_S
+    steps = iter(range(20))
+    await _run_until(standby, lambda: next(steps, None) is None)
+    assert place.log.head.term == 0 and own.copied == []
+    assert standby.why_not().endswith("at the moment. It has no names: the store was damaged")
+
+
+async def test_after_its_store_was_damaged_it_copies_and_says_so(
+    place: Place, impatient: None
+) -> None:
+    active = place.active()
+    active.commit([(b"a", b"1")])
+    own = OwnMemory(source=active, lost="the store was damaged", kept="/d/store.damaged-1")
+    standby = place.standby(MemoryStore(), own=own)
+    await place.claimed(standby)
+    assert standby.store.snapshot().get(b"a") == b"1"
+    assert place.log.reported["two"].kept == "/d/store.damaged-1"
+    assert "no names" not in standby.why_not()
+
+
+class DamagedStore(MemoryStore):
+    def commit(self, batch: Batch) -> None:
+        raise DamagedStoreError("a page is missing")
+
+
+async def test_damage_that_is_found_while_it_follows(place: Place, impatient: None) -> None:
+    active = place.active()
+    active.commit([(b"a", b"1")])
+    store = DamagedStore()
+    MemoryStore.commit(store, list(active.snapshot().range(b"", b"\xff")))
+    active.commit([(b"b", b"2")])
+    own = OwnMemory(source=active)
+    standby = place.standby(store, own=own)
+    await _run_until(standby, lambda: standby.applied == 2)
+    assert own.damages == ["a page is missing"] and own.copied == ["h1:7400"]
+    assert standby.store.snapshot().get(b"b") == b"2"
 
 
 # ---- beats --------------------------------------------------------------------------------------

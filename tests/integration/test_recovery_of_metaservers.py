@@ -1,0 +1,187 @@
+"""Metaservers that get a state back: after a damaged store, after a journal that is lost for good,
+and without one that is gone for good. Real programs over a real etcd.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.etcd import EtcdCluster, running_etcd
+from tests.cluster.process import PATIENCE, Program, wait_until
+from tests.conftest import ClusterMaker
+
+from .test_meta_switch import GroupCli
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(300), pytest.mark.expects_warnings]
+FOLLOWS_S_MAX = 40.0 * PATIENCE
+FILES = 200
+PAGE = 4096
+
+
+@dataclass
+class Group:
+    """Two metaservers. While nothing has happened, the first one is active."""
+
+    cluster: Cluster
+    etcd: EtcdCluster
+
+    @property
+    def cli(self) -> GroupCli:
+        return GroupCli(self.cluster)
+
+    @property
+    def first(self) -> Program:
+        return self.cluster.metaservers[0]
+
+    @property
+    def second(self) -> Program:
+        return self.cluster.metaservers[1]
+
+    def directory(self, program: Program) -> Path:
+        """The state directory."""
+        return self.cluster.plan.state / ("meta" if program == self.first else program.name)
+
+    def make_files(self, name: str) -> None:
+        folder = self.cluster.mount_path / name
+        folder.mkdir()
+        for number in range(FILES):
+            (folder / f"file {number}").write_bytes(b"%d" % number)
+        os.sync()
+
+    def has_files(self, name: str) -> bool:
+        folder = self.cluster.mount_path / name
+        return {one.name: one.read_bytes() for one in folder.iterdir()} == {
+            f"file {number}": b"%d" % number for number in range(FILES)
+        }
+
+    def roles(self) -> dict[str, str]:
+        """By name; {} while nobody answers."""
+        ended = self.cli.end("status", "--json")
+        return self.cli.roles() if ended.code in (0, 3) else {}
+
+    def kept(self) -> dict[str, str]:
+        """Where metaservers keep damaged stores, by their names."""
+        rows = self.cli.status()["metaservers"]
+        return {row["name"]: row["damaged_store"] for row in rows if row["damaged_store"]}
+
+    def wait_followed(self) -> None:
+        """Until the standby has all."""
+
+        def has_all() -> bool:
+            rows = self.cli.status()["metaservers"]
+            return len(rows) == 2 and all(
+                row["behind"] == 0 and row["seconds_since_report"] < 5 for row in rows
+            )
+
+        assert wait_until(has_all, FOLLOWS_S_MAX)
+
+    def wait_active(self, program: Program) -> None:
+        assert wait_until(lambda: self.roles().get(program.name) == "active", FOLLOWS_S_MAX)
+
+
+@pytest.fixture
+def group(make_cluster: ClusterMaker, tmp_path: Path) -> Iterator[Group]:
+    with running_etcd(tmp_path) as etcd:
+        journal = f"etcd://{etcd.endpoints[0]}/braidfs"
+        cluster = make_cluster(
+            storage_servers=1, metaservers=2, settings={"metaserver": {"journal": journal}}
+        )
+        yield Group(cluster, etcd)
+
+
+def said(program: Program, words: str) -> int:
+    """How often its log says so."""
+    return program.log_path.read_text().count(words)
+
+
+def wait_said(program: Program, words: str, times: int = 1) -> None:
+    assert wait_until(lambda: said(program, words) >= times, FOLLOWS_S_MAX), f"never: {words}"
+
+
+# ---- a damaged store ----------------------------------------------------------------------------
+
+
+def _cut(data: Path) -> None:
+    os.truncate(data, 2 * PAGE + 100)
+
+
+def _empty(data: Path) -> None:
+    os.truncate(data, 0)
+
+
+def _meta_pages(data: Path) -> None:
+    with data.open("r+b") as file:
+        for page in (0, 1):
+            file.seek(page * PAGE + 16)
+            file.write(b"\x5a" * 8)
+
+
+def _middle(data: Path) -> None:
+    """Some bytes of each page behind the first ones."""
+    content = bytearray(data.read_bytes())
+    where = random.Random(3)
+    for page in range(2, len(content) // PAGE):
+        for _ in range(8):
+            content[page * PAGE + where.randrange(PAGE)] ^= 0x5A
+    data.write_bytes(content)
+
+
+@pytest.mark.expects_log("the store is damaged")
+@pytest.mark.parametrize("damage", [_cut, _empty, _meta_pages, _middle])
+def test_a_damaged_store_is_copied_anew(group: Group, damage: Callable[[Path], None]) -> None:
+    group.make_files("before")
+    group.wait_followed()
+    second, directory = group.second, group.directory(group.second)
+    copies = said(second, "took a copy of the state")
+    second.stop()
+    damage(directory / "store" / "data.mdb")
+    damaged = (directory / "store" / "data.mdb").read_bytes()
+    second.start()
+    wait_said(second, "took a copy of the state", copies + 1)
+    assert said(second, "the store is damaged") == 1
+    (kept,) = directory.glob("store.damaged-*")
+    assert wait_until(lambda: group.kept() == {second.name: str(kept)}, FOLLOWS_S_MAX)
+    group.wait_followed()
+    assert (kept / "data.mdb").read_bytes() == damaged
+    assert not (directory / "store.former").exists()
+    shown = group.cli.text("status", code=3).replace("\n", " ")
+    assert "the store of metaserver metaserver-2" in shown and kept.name in shown
+    group.make_files("meanwhile")
+    group.first.kill()
+    group.wait_active(second)
+    assert group.has_files("before") and group.has_files("meanwhile")
+    shutil.rmtree(kept)
+    assert wait_until(lambda: group.kept() == {}, FOLLOWS_S_MAX)
+
+
+@pytest.mark.expects_log("the store is damaged")
+def test_without_an_active_metaserver_a_damaged_one_waits(group: Group) -> None:
+    group.make_files("before")
+    group.wait_followed()
+    first, second = group.first, group.second
+    group.cluster.unmount()
+    second.stop()
+    first.stop()
+    terms = said(first, "event=active")
+    assert terms == 1
+    _meta_pages(group.directory(first) / "store" / "data.mdb")
+    first.start()
+    wait_said(first, "needs a copy of the state")
+    refused = group.cli.run("status", code=4).stderr
+    assert "the store was damaged, and is kept as" in refused
+    assert not wait_until(lambda: said(first, "event=active") > terms, 8.0), "it has no names"
+    first.kill()
+    first.start()  # it is no new beginning, either
+    assert "the store was damaged" in group.cli.run("status", code=4).stderr
+    second.start()
+    group.wait_active(second)
+    wait_said(first, "took a copy of the state")
+    group.cluster.mount()
+    assert group.has_files("before")
+    group.wait_followed()

@@ -24,7 +24,7 @@ LOOK_S: Final = 2.0  # between two looks at the members
 ASK_S: Final = 5.0  # between two questions to the servers of the engine
 SILENT_S: Final = 10.0  # who has not reported for so long takes nothing over
 NEAR_ENTRIES: Final = 2000  # a standby that lacks more is not handed over to
-APPENDS_S: Final = 300.0
+APPENDS_S: Final = 60.0
 _APPENDS_MAX: Final = 4096
 _PLACES_MAX: Final = 400
 

@@ -10,6 +10,7 @@ from fscommon.wire.messages import StatusReply
 
 from .expiry import ask_with_certificates, seen
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, show
+from .silences import reasons_of_silence
 from .terminal import plain, table
 from .words import bar, counted, duration, latency, number, size
 
@@ -46,7 +47,7 @@ def status(reach: Reach, as_json: bool) -> int:
     Each problem is shown with its reason and what to do.
     """
     reply, certificates = ask_with_certificates(reach)
-    problems = problems_of(reply, seen(certificates))
+    problems = problems_of(reply, seen(certificates), reasons_of_silence(reach, reply))
     found = status_json(reply, problems)
     found["certificates"] = [one.as_json() for one in certificates]
     show(found, as_json, lambda console: _print(console, reply, problems))

@@ -29,6 +29,7 @@ from fscommon.observe.status import status_json
 from .config import FOLDER, load_any
 from .expiry import ask_with_certificates, seen
 from .frame import Command, Group, Reach, json_option, reaching, sentence, show
+from .silences import reasons_of_silence
 from .words import size
 
 FILE_BYTES_MAX: Final = 4 << 20  # of one file: the end of a log is what matters
@@ -127,7 +128,8 @@ def _caught(work: Callable[[], bytes]) -> bytes:
 
 def _status(reach: Reach) -> bytes:
     reply, certificates = ask_with_certificates(reach)
-    found = status_json(reply, problems_of(reply, seen(certificates)))
+    silences = reasons_of_silence(reach, reply)
+    found = status_json(reply, problems_of(reply, seen(certificates), silences))
     found["certificates"] = [one.as_json() for one in certificates]
     return json.dumps(found, indent=2).encode()
 

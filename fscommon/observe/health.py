@@ -1,17 +1,18 @@
 """What is wrong with a cluster, why, and what to do: plain rules over one STATUS reply. Pure.
 
 The command line and the metaserver's page show it. Both add the certificates that they have seen,
-which are not part of STATUS.
+and the command line adds why metaservers are silent: neither is part of STATUS.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Final
 
 from fscommon.observe.words import duration, size
 from fscommon.wire.admin import NO_PATH
-from fscommon.wire.group import EngineServer, MetaserverStatus
+from fscommon.wire.group import EngineServer, JournalStatus, MetaserverStatus
 from fscommon.wire.messages import StatusReply, TargetEntry
 
 _SILENT_CLIENT_S: Final = 15.0
@@ -26,6 +27,8 @@ _LATE_STANDBY_S: Final = 15.0  # it reports seldom, so one that follows seems so
 _NEW_S: Final = 10.0
 ENGINE_FULL: Final = 0.8  # monitoring/alerts.yml has this number, too
 _ENGINE_ALMOST_FULL: Final = 0.95
+_SLOW_APPEND_S: Final = 0.3  # one in a hundred may take so long; it is 1 to 10 ms otherwise
+_NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 _RENEW: Final = (
     "run the playbook site.yml, or braidfs tls issue --renew and copy its files there: the server "
     "takes them without a restart"
@@ -74,10 +77,15 @@ _MORE_ROOM = (
 )
 
 
-def problems_of(status: StatusReply, certificates: Sequence[CertificateSeen] = ()) -> list[Problem]:
+def problems_of(
+    status: StatusReply,
+    certificates: Sequence[CertificateSeen] = (),
+    silences: Mapping[str, str] = _NO_REASONS,
+) -> list[Problem]:
+    """silences: why standbys are silent, half a sentence for each, by its name."""
     found = [
         *_metaserver(status),
-        *_standbys(status),
+        *_standbys(status, silences),
         *_damaged_stores(status),
         *_journal(status),
         *_nodes(status),
@@ -134,18 +142,26 @@ def _metaserver(status: StatusReply) -> list[Problem]:
     return found
 
 
-def _standbys(status: StatusReply) -> list[Problem]:
+def silent_standbys(status: StatusReply) -> list[MetaserverStatus]:
+    """Those that have not reported to the journal for too long."""
+    if status.group.is_alone or status.uptime_s < _NEW_S:
+        return []
+    return [row for row in status.group.standbys if row.seconds_since_report > _SILENT_STANDBY_S]
+
+
+def _standbys(status: StatusReply, silences: Mapping[str, str]) -> list[Problem]:
     if status.group.is_alone or status.uptime_s < _NEW_S:
         return []
     rows = status.group.standbys
-    silent = [row for row in rows if row.seconds_since_report > _SILENT_STANDBY_S]
+    silent = silent_standbys(status)
     if len(silent) == len(rows):
-        return [_no_standby(silent)]
+        return [_no_standby(silent, silences)]
     found = [
         Problem(
             Severity.WARNING,
             f"standby metaserver {row.name} ({row.address}) is silent",
-            f"it has not reported to the journal for {duration(row.seconds_since_report)}",
+            f"it has not reported to the journal for {duration(row.seconds_since_report)}"
+            + _reason(row, silences),
             f"start braidfs-metaserver on {row.name}; if it runs, its log says why it does not "
             "reach the journal",
         )
@@ -177,9 +193,16 @@ def _damaged_stores(status: StatusReply) -> list[Problem]:
     ]
 
 
-def _no_standby(silent: list[MetaserverStatus]) -> Problem:
-    said = ", ".join(
-        f"{row.name} has not reported for {duration(row.seconds_since_report)}" for row in silent
+def _reason(row: MetaserverStatus, silences: Mapping[str, str]) -> str:
+    reason = silences.get(row.name)
+    return f", and {reason}" if reason else ""
+
+
+def _no_standby(silent: list[MetaserverStatus], silences: Mapping[str, str]) -> Problem:
+    said = "; ".join(
+        f"{row.name} has not reported for {duration(row.seconds_since_report)}"
+        + _reason(row, silences)
+        for row in silent
     )
     return Problem(
         Severity.WARNING,
@@ -197,16 +220,21 @@ def _journal(status: StatusReply) -> list[Problem]:
     absent = [server for server in journal.servers if not server.is_reachable]
     if absent:
         count = len(journal.servers)
+        leading = (one for one in journal.servers if one.is_leader and one.is_reachable)
+        leader = next((one.endpoint for one in leading), "")
+        leads = f"{leader} leads" if leader else "none of them leads yet, so that changes wait"
         found.append(
             Problem(
                 Severity.WARNING,
                 f"{', '.join(server.endpoint for server in absent)} of {journal.engine} "
                 + ("is not reachable" if len(absent) == 1 else "are not reachable"),
-                f"{count - len(absent)} of {count} servers of the journal answer: "
+                f"{count - len(absent)} of {count} servers of the journal answer, and {leads}: "
                 + "; ".join(alarm for server in absent for alarm in server.alarms),
                 f"start {journal.engine} there: changes wait when fewer than half are left",
             )
         )
+    if journal.append_p99_s > _SLOW_APPEND_S:
+        found.append(_slow_engine(journal))
     for server in journal.servers:
         if server.is_reachable and server.bytes_used > ENGINE_FULL * server.bytes_max > 0:
             found.append(_full_engine(journal.engine, server))
@@ -220,6 +248,21 @@ def _journal(status: StatusReply) -> list[Problem]:
                 )
             )
     return found
+
+
+def _slow_engine(journal: JournalStatus) -> Problem:
+    return Problem(
+        Severity.WARNING,
+        f"the journal in {journal.engine} is slow",
+        f"of its appends of the last minute, one in two took {_milliseconds(journal.append_p50_s)} "
+        f"and one in a hundred {_milliseconds(journal.append_p99_s)}; each fsync waits for one",
+        f"look at the disks and the network of the servers of {journal.engine}, and at what else "
+        "runs there",
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms or more"
 
 
 def _full_engine(engine: str, server: EngineServer) -> Problem:

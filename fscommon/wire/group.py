@@ -44,7 +44,7 @@ class EngineServer:
 @dataclass(frozen=True, slots=True)
 class JournalStatus:
     """term, index: of the journal now. append_p50_s, append_p99_s: of the appends of the last
-    minutes, until their outcome was known; 0 if there were none. silence_s: since the last success
+    minute, until their outcome was known; 0 if there were none. silence_s: since the last success
     of the active metaserver's calls."""
 
     engine: Text

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fscommon.observe.health import Severity, problems_of
+from fscommon.observe.health import Severity, problems_of, silent_standbys
 from fscommon.observe.status import status_json
 from fscommon.wire.group import EngineServer, GroupStatus, JournalStatus, MetaserverStatus
 
@@ -64,8 +64,8 @@ def test_a_damaged_store_is_told_until_it_is_removed() -> None:
     [
         (
             replace(SERVER, is_reachable=False, alarms=("refused",)),
-            "WARNING e1:2379 of etcd is not reachable: 0 of 1 servers of the journal answer: "
-            "refused",
+            "WARNING e1:2379 of etcd is not reachable: 0 of 1 servers of the journal answer, and "
+            "none of them leads yet, so that changes wait: refused",
         ),
         (replace(SERVER, bytes_used=81), "WARNING the store of etcd at e1:2379 is 81% full"),
         (replace(SERVER, bytes_used=96), "ERROR the store of etcd at e1:2379 is 96% full"),
@@ -75,6 +75,31 @@ def test_a_damaged_store_is_told_until_it_is_removed() -> None:
 def test_what_is_wrong_with_the_engine(server: EngineServer, words: str) -> None:
     (problem,) = said(STANDBY, servers=(server,))
     assert problem.startswith(words)
+
+
+def test_which_server_of_the_engine_leads() -> None:
+    lost = replace(SERVER, is_reachable=False, is_leader=False, alarms=("refused",))
+    (problem,) = said(STANDBY, servers=(lost, replace(SERVER, endpoint="e2:2379")))
+    assert "1 of 2 servers of the journal answer, and e2:2379 leads: refused" in problem
+
+
+def test_a_slow_engine() -> None:
+    def found(p99_s: float) -> list[str]:
+        group = GroupStatus((ACTIVE, STANDBY), replace(JOURNAL, append_p99_s=p99_s))
+        return [one.why for one in problems_of(make_status(uptime_s=60.0, group=group))]
+
+    assert found(0.3) == []
+    (why,) = found(0.31)
+    assert "one in two took 2 ms or more and one in a hundred 310 ms or more" in why
+
+
+def test_why_a_standby_is_silent() -> None:
+    silent = replace(STANDBY, seconds_since_report=40.0)
+    for rows in ((silent,), (silent, replace(STANDBY, name="c"))):
+        status = make_status(uptime_s=60.0, group=GroupStatus((ACTIVE, *rows), JOURNAL))
+        assert [row.name for row in silent_standbys(status)] == ["b"]
+        (problem,) = problems_of(status, silences={"b": "it hangs"})
+        assert " for 40 s, and it hangs" in problem.why
 
 
 def test_one_that_is_active_since_a_moment_does_not_miss_standbys() -> None:

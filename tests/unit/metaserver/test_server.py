@@ -5,7 +5,7 @@ calls.
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import FsError, Status, TransportError
+from fscommon.errors import FsError, RefusedError, Status, TransportError
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.net.memory import MemoryStream, MemoryTransport
 from fscommon.net.serve import Peer, serve
@@ -182,6 +182,29 @@ async def test_the_end_of_its_certificate_is_a_metric(certificates: Certificates
         await trio.testing.wait_all_tasks_blocked()
         shown = metrics.registry.get_sample_value(CERTIFICATE_METRIC)
         assert shown is not None and shown == transport.certificate_ends_s()
+        stopping.set()
+
+
+async def test_whose_lease_has_run_out_accepts_no_connection() -> None:
+    """It would answer nobody, and who has connected would look no further."""
+    transport, stopping, lease = MemoryTransport(), trio.Event(), [True]
+    config = MetaserverConfig(Path("unused"), Path("unused"), listen=META)
+    server = Metaserver(
+        config,
+        MemoryStore(),
+        Metrics("m"),
+        key=KEY,
+        transport=transport,
+        may_answer=lambda: lease[0],
+    )
+    hello = HelloFields("meta", "test")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run, stopping)
+        for holds in (True, False, True):
+            lease[0] = holds
+            with nullcontext() if holds else pytest.raises(RefusedError, match="the journal"):
+                stream = await connect(META, key=KEY, hello=hello, timeout_s=5, transport=transport)
+                await stream.aclose()
         stopping.set()
 
 

@@ -6,13 +6,14 @@ nothing that was answered as durable is missing; no client opens a file again th
 the histories of other programs are linearizable.
 
 BRAIDFS_TAKE_OVERS says how many, BRAIDFS_TAKE_OVER_KINDS of which kinds (a,b,c), BRAIDFS_TEST_SEED
-in which order.
+in which order, and BRAIDFS_TAKE_OVER_ENGINE over which engine (etcd or postgresql).
 """
 
 import os
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ from tests.cluster.process import PATIENCE
 from tests.cluster.workers import Worker
 from tests.coherence import histories
 from tests.coherence.histories import Manner, Script
-from tests.coherence.judging import MODELS, judge, make_chance, make_scripts
+from tests.coherence.judging import MODELS, judge, make_scripts
 from tests.model.file_models import Release, TryLock
 from tests.model.linearizability import Operation
 
@@ -42,6 +43,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.expects_warnings, pytest.mark.timeo
 MEDIAN_S_MAX = {True: 6.0 * PATIENCE, False: 0.5 * PATIENCE}  # by whether it is a crash
 P99_S_MAX = 8.0 * PATIENCE
 SHORT, LONG = 6, 50  # take-overs
+ENGINE = os.environ.get("BRAIDFS_TAKE_OVER_ENGINE", ETCD)
 PACE_S = 0.05
 COUNT_MAX = 20_000  # the most operations of one client
 ShowFigure = Callable[[str], None]
@@ -52,20 +54,33 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     if unable := why_no_networks():
         pytest.skip(unable)
     folder = tmp_path_factory.mktemp("take-overs")
-    with running_group(folder, os.environ.get("BRAIDFS_TAKE_OVER_ENGINE", ETCD)) as made:
+    with running_group(folder, ENGINE) as made:
         yield made
 
 
-def _wanted(chance: random.Random, full: bool) -> list[Fault]:
-    count = int(os.environ.get("BRAIDFS_TAKE_OVERS", LONG if full else SHORT))
-    kinds = os.environ.get("BRAIDFS_TAKE_OVER_KINDS", ",".join(FAULTS)).split(",")
-    faults = [FAULTS[kinds[number % len(kinds)]] for number in range(count)]
-    chance.shuffle(faults)
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is broken, in which order. chance: for all else that is random."""
+
+    faults: list[Fault]
+    chance: random.Random
+
+
+def _plan(test: str, count: int) -> _Plan:
+    """Prints the command that repeats it."""
+    seed = int(os.environ.get("BRAIDFS_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
+    count = int(os.environ.get("BRAIDFS_TAKE_OVERS", count))
+    kinds = os.environ.get("BRAIDFS_TAKE_OVER_KINDS", ",".join(FAULTS))
     print(
-        f"repeat with BRAIDFS_TAKE_OVERS={count} BRAIDFS_TAKE_OVER_KINDS={','.join(kinds)}",
-        "./dev test tests/integration/test_take_over_faults.py",
+        f"repeat with: BRAIDFS_TEST_SEED={seed} BRAIDFS_TAKE_OVERS={count}"
+        f" BRAIDFS_TAKE_OVER_KINDS={kinds} BRAIDFS_TAKE_OVER_ENGINE={ENGINE}"
+        f" ./dev test --full tests/integration/test_take_over_faults.py -k '{test}'"
     )
-    return faults
+    chance = random.Random(seed)
+    names = kinds.split(",")
+    faults = [FAULTS[names[number % len(names)]] for number in range(count)]
+    chance.shuffle(faults)
+    return _Plan(faults, chance)
 
 
 def _check(figures: Sequence[Figure], show_figure: ShowFigure) -> None:
@@ -118,20 +133,45 @@ def _judged(history: Sequence[Operation]) -> int:
     return len(history)
 
 
+def _bases(group: Group, name: str) -> list[Path]:
+    """A new folder, as each client sees it."""
+    (group.mounts[0] / name).mkdir()
+    return [mount / name for mount in group.mounts]
+
+
 def test_take_overs(group: Group, tmp_path: Path, full: bool, show_figure: ShowFigure) -> None:
-    chance = make_chance()
-    faults = _wanted(chance, full)
-    kinds = [make_scripts(kind, chance, 4, COUNT_MAX // 2) for kind in ("names", "locks")]
-    scripts = [_interleaved(chance, of_client) for of_client in zip(*kinds, strict=True)]
-    (group.mounts[0] / "judged").mkdir()
-    bases = [mount / "judged" for mount in group.mounts]
+    plan = _plan("test_take_overs", LONG if full else SHORT)
+    kinds = [make_scripts(kind, plan.chance, 4, COUNT_MAX // 2) for kind in ("names", "locks")]
+    scripts = [_interleaved(plan.chance, of_client) for of_client in zip(*kinds, strict=True)]
     figures: list[Figure] = []
 
     def meanwhile() -> None:
         with group.working(tmp_path) as workers:
-            for fault in faults:
+            for fault in plan.faults:
                 figures.append(_take_over(group, fault, workers))
 
-    history = histories.record(bases, scripts, meanwhile, Manner(PACE_S, to_the_end=False))
+    manner = Manner(PACE_S, to_the_end=False)
+    history = histories.record(_bases(group, "names"), scripts, meanwhile, manner)
     show_figure(f"{_judged(history)} operations of four clients are linearizable")
     _check(figures, show_figure)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["appends", "counter"])
+def test_files_that_clients_share(
+    group: Group, tmp_path: Path, kind: str, show_figure: ShowFigure
+) -> None:
+    """Here clients do open files again: whoever reads what another one has written."""
+    plan = _plan(f"test_files_that_clients_share and {kind}", len(FAULTS))
+    scripts = make_scripts(kind, plan.chance, 4, COUNT_MAX)
+
+    def meanwhile() -> None:
+        with group.working(tmp_path) as workers:
+            for fault in plan.faults:
+                figure = group.broken(fault, workers)
+                print(f"{figure.kind}: {figure.pause_s:.2f} s")
+
+    manner = Manner(PACE_S, to_the_end=False)
+    history = histories.record(_bases(group, kind), scripts, meanwhile, manner)
+    judge(history, MODELS[kind])
+    show_figure(f"{len(history)} operations of four clients are linearizable")

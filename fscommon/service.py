@@ -20,7 +20,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import trio
 
@@ -42,6 +42,8 @@ class Arguments:
     config: Path
     ready_fd: int  # -1: none
     check: bool  # load the configuration, print it as JSON, and end
+    tool: bool = False  # do what the program's tool does, and end
+    yes: bool = False  # the tool asks nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +85,49 @@ class Service:
 Main = Callable[[Service], Awaitable[None]]
 
 
-def parse_arguments(program: str, description: str, argv: Sequence[str] | None = None) -> Arguments:
+class CommonConfig(Protocol):
+    """What every program's configuration has, for `run_program`."""
+
+    @property
+    def log_level(self) -> str: ...
+    @property
+    def log_file(self) -> str: ...
+    @property
+    def metrics_listen(self) -> str: ...
+    def http_certificate(self) -> HttpCertificate | None: ...
+
+
+C = TypeVar("C", bound=CommonConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Generic[C]):
+    """What a program can do instead of serving. run: gets the configuration, and whether it asks
+    nothing; returns what it has done, for people. Raises BraidError."""
+
+    flag: str
+    help: str
+    run: Callable[[C, bool], str]
+
+
+def parse_arguments(
+    program: str, description: str, argv: Sequence[str] | None = None, tool: "Tool[C] | None" = None
+) -> Arguments:
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--config", required=True, type=Path, help="TOML file")
     parser.add_argument("--ready-fd", type=int, default=-1, help="gets READY when serving")
     parser.add_argument("--check", action="store_true", help="print the configuration as JSON")
+    if tool is not None:
+        parser.add_argument(tool.flag, action="store_true", dest="tool", help=tool.help)
+        parser.add_argument("--yes", action="store_true", help=f"{tool.flag} asks nothing")
     parsed = parser.parse_args(argv)
     if parsed.ready_fd >= 0 and not _is_pipe(parsed.ready_fd):
         parser.error(f"--ready-fd {parsed.ready_fd} is no open pipe: it gets READY when serving")
-    return Arguments(parsed.config, parsed.ready_fd, parsed.check)
+    if tool is None:
+        return Arguments(parsed.config, parsed.ready_fd, parsed.check)
+    if parsed.yes and not parsed.tool:
+        parser.error(f"--yes is an answer to {tool.flag}")
+    return Arguments(parsed.config, parsed.ready_fd, parsed.check, parsed.tool, parsed.yes)
 
 
 def _is_pipe(fd: int) -> bool:
@@ -126,33 +162,22 @@ def run_service(main: Main, settings: ServiceSettings) -> int:
     return 0
 
 
-class CommonConfig(Protocol):
-    """What every program's configuration has, for `run_program`."""
-
-    @property
-    def log_level(self) -> str: ...
-    @property
-    def log_file(self) -> str: ...
-    @property
-    def metrics_listen(self) -> str: ...
-    def http_certificate(self) -> HttpCertificate | None: ...
-
-
-C = TypeVar("C", bound=CommonConfig)
-
-
 def run_program(
     program: str,
     description: str,
     config_class: type[C],
     main: Callable[[C, Service], Awaitable[None]],
     argv: Sequence[str] | None = None,
+    tool: Tool[C] | None = None,
 ) -> int:
-    """Runs a whole server from its arguments: loads its configuration and runs main. Returns the
-    exit code."""
-    arguments = parse_arguments(program, description, argv)
+    """Runs a whole server from its arguments: loads its configuration and runs main, or the tool.
+    Returns the exit code."""
+    arguments = parse_arguments(program, description, argv, tool)
     try:
         config = load(config_class, arguments.config)
+        if tool is not None and arguments.tool:
+            print(tool.run(config, arguments.yes))  # noqa: T201 - its result
+            return 0
     except BraidError as error:
         print(f"{program}: {error}", file=sys.stderr)  # noqa: T201 - logs are not set up yet
         return 1

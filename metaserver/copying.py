@@ -21,14 +21,13 @@ from fscommon.net.transport import Transport
 from fscommon.rpc.caller import Caller, open_caller
 from fscommon.rpc.snapshot import read_snapshot
 from metaserver.records import CLUSTER_KEY
-from metaserver.state_directory import STORE
+from metaserver.state_directory import FORMER, STORE
 from metaserver.store.follower import ForeignStateError
 from metaserver.store.journal import UnreachableError
 from metaserver.store.journaled import has_names
 from metaserver.store.lmdb import LmdbStore
 
 COPYING: Final = "store.copying"
-FORMER: Final = "store.former"
 CALL_S_MAX: Final = 10.0
 
 

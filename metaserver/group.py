@@ -255,6 +255,7 @@ class Group:
 
         def keep_up() -> None:
             head = store.head
+            self._parts.own.saw(head)
             view.kept = self._parts.own.kept
             door.report(self._owner.member(Mark.of(head), reports, view.kept))
             members = door.members()

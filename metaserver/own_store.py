@@ -6,6 +6,8 @@ name space but waits for a copy from the active metaserver. A metaserver that is
 copy: it opens its store as it is, or ends with a sentence.
 """
 
+import time
+
 import trio
 
 from fscommon.errors import ConfigError
@@ -13,7 +15,9 @@ from fscommon.net.transport import Transport
 from fscommon.observe.log import Log
 from metaserver.config import MetaserverConfig
 from metaserver.copying import take_copy
+from metaserver.last_seen import LastSeen, keep_seen
 from metaserver.state_directory import STORE, set_aside, set_aside_before
+from metaserver.store.journal import Head
 from metaserver.store.journaled import has_names
 from metaserver.store.lmdb import DamagedStoreError, LmdbStore
 from metaserver.store.sound import damage_of
@@ -106,6 +110,10 @@ class OwnStore:
         self.open()
         self._log.info("took a copy of the state", active=address, records=count)
         return self.store
+
+    def saw(self, head: Head) -> None:
+        """Keeps what the journal's head was just now."""
+        keep_seen(self._directory, LastSeen(head, int(time.time())))
 
     def close(self) -> None:
         self.store.close()

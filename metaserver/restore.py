@@ -177,9 +177,12 @@ def _batches(blocks: Iterable[list[Record]], jumps: Jumps) -> Iterator[dict[byte
     yield batch
 
 
-def _fill(store: LmdbStore, reader: ArchiveReader, jumps: Jumps) -> None:
-    for batch in _batches(reader.records(), jumps):
+def fill(store: LmdbStore, blocks: Iterable[list[Record]], jumps: Jumps) -> int:
+    """Writes the records as they are after a restore, and has files cut that were being written.
+    Returns how many."""
+    for batch in _batches(blocks, jumps):
         store.commit([*batch.items()])
+    return _cut(store)
 
 
 def _check_head(store: LmdbStore, head: Head, name: str) -> None:
@@ -224,9 +227,8 @@ def _write(file: BinaryIO, name: str, directory: Path, now_s: int) -> Restored:
         )
     store = LmdbStore(directory, size_max=0)
     try:
-        _fill(store, reader, jumps)
+        cut = fill(store, reader.records(), jumps)
         _check_head(store, head, name)
-        cut = _cut(store)
         count, sessions = _verify(store, head, name)
     except (ProtocolError, struct.error, ValueError) as error:
         raise ArchiveError(f"{name}: a record is not one of a metaserver: {error}") from error
@@ -240,13 +242,12 @@ def _remove_if_there(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-def _give_to_owner(directory: Path) -> None:
+def give_to_owner(directory: Path, store: Path) -> None:
     """The store belongs to whoever has the state directory: root restores, and the metaserver has a
     user of its own."""
     owner = directory.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
         return
-    store = directory / RESTORING
     for path in (store, *store.iterdir(), directory / "lock"):
         os.chown(path, owner.st_uid, owner.st_gid)
 
@@ -261,7 +262,7 @@ def restore(backup: Path, directory: Path, now_s: int) -> Restored:
         _remove_if_there(fresh)  # of a restore that was interrupted
         try:
             restored = _write(file, str(backup), fresh, now_s)
-            _give_to_owner(directory)
+            give_to_owner(directory, fresh)
             sync_directory(fresh)
             sync_directory(directory)
             fresh.rename(directory / STORE)

@@ -46,6 +46,10 @@ class Own(Protocol):
         StoreError."""
         ...
 
+    def saw(self, head: Head) -> None:
+        """Keeps what the journal's head was just now."""
+        ...
+
     @property
     def lost(self) -> str:
         """Why the store is empty although there were names; "": it may begin a name space."""
@@ -164,11 +168,13 @@ class Standby:
         return Claimed(head, lease)
 
     def _report(self) -> None:
-        mark = self._follower.mark
-        if mark is None or self._clock() - self._reported_s < REPORT_S:
+        if self._clock() - self._reported_s < REPORT_S:
             return
         self._reported_s = self._clock()
-        self._report_at(mark)
+        assert self.seen is not None
+        self._own.saw(self.seen.head)
+        if self._follower.mark is not None:
+            self._report_at(self._follower.mark)
 
     def _report_at(self, mark: Mark) -> None:
         self._reports += 1

@@ -22,7 +22,9 @@ from fscommon.errors import ConfigError
 from fscommon.files import sync_directory
 
 STORE: Final = "store"
+FORMER: Final = "store.former"  # what a copy, or a recovery, has replaced
 RESTORING: Final = "store.restoring"
+RECOVERING: Final = "store.recovering"  # see metaserver.recovery
 _DAMAGED: Final = "store.damaged-"
 _LOCK: Final = "lock"
 
@@ -51,6 +53,11 @@ def check_restored(directory: Path) -> None:
         raise ConfigError(
             f"a restore into {directory} was interrupted: run `braidfs meta restore` again, "
             f"or remove {directory / RESTORING} to begin a new cluster"
+        )
+    if (directory / RECOVERING).exists() and not (directory / STORE).exists():
+        raise ConfigError(
+            f"a recovery in {directory} was interrupted: run `braidfs-metaserver "
+            "--recover-from-local` again"
         )
 
 

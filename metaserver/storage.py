@@ -169,7 +169,8 @@ class StorageCalls:
         async with self._dialing.setdefault(address, trio.Lock()):
             caller = self._callers.get(address)
             if caller is None or not caller.is_open:
-                hello = HelloFields(purpose="server", node="metaserver")
+                epoch = self._membership.epoch  # a metaserver of before a restore is refused
+                hello = HelloFields(purpose="server", node="metaserver", session=epoch)
                 stream = await connect(
                     address,
                     key=self._key,

@@ -23,6 +23,7 @@ from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log
 from fscommon.wire.hello import Hello
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
+from storageserver.epochs import Epochs
 from storageserver.membership import Membership
 from storageserver.tables import Tables
 
@@ -37,11 +38,18 @@ IDLE_MS: Final = 5000
 
 class Connections:
     def __init__(
-        self, native: ChunkServer, tables: Tables, membership: Membership, rails: Rails, log: Log
+        self,
+        native: ChunkServer,
+        tables: Tables,
+        membership: Membership,
+        epochs: Epochs,
+        rails: Rails,
+        log: Log,
     ) -> None:
         self._native = native
         self._tables = tables
         self._membership = membership
+        self._epochs = epochs
         self._rails = rails
         self._log = log
         self.count_max = connections_max(SHARE)
@@ -51,8 +59,8 @@ class Connections:
         """Says why this peer, which proved itself, is not served; "": it is served. When
         connections become scarce, the ones idle longest are closed: a client makes another one when
         it needs it."""
-        if hello.purpose == "server":  # the metaserver's own connection
-            return ""
+        if hello.purpose == "server":  # the metaserver's own connection; it names its map epoch
+            return self._epochs.why_not(hello.session)
         count = self._native.connection_count()
         room = max(1, int(self.count_max * ROOM))
         now = trio.current_time()
@@ -72,6 +80,8 @@ class Connections:
             except trio.TooSlowError:
                 raise TransportError(f"RDMA was not agreed on in {OFFER_WAIT_S:g} s") from None
             return
+        if peer.purpose == "server" and (why_not := self._epochs.why_not(peer.session)):
+            raise ProtocolError(why_not)
         if peer.purpose == "data":
             await self._wait_for_session(peer.session)
             self._check_session(peer)
@@ -140,10 +150,13 @@ class Connections:
             os.close(fd)
             self._native.rdma_drop(rdma)
             raise ProtocolError("bytes came before the handshake had ended")
+        is_metaserver = peer.purpose == "server"
+        if is_metaserver:
+            self._epochs.connected(fd, peer.session)
         self._native.adopt(  # owns fd from here on, even when it refuses
             fd,
             purpose="data" if rdma else peer.purpose,
-            session=peer.session,
+            session=0 if is_metaserver else peer.session,
             connection=peer.connection,
             previous=peer.previous,
             rdma=rdma,

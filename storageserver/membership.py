@@ -1,7 +1,8 @@
 """Membership in the cluster: registers with a metaserver, then sends heartbeats without end.
 
 One task. After a lost connection, after a refusal that may be temporary, and after a metaserver
-forgot this node, it registers again after a backoff. A foreign cluster or key ends the program,
+forgot this node, it registers again after a backoff. A metaserver of before a restore is left for
+the next one (storageserver.epochs). A foreign cluster or key ends the program,
 because waiting cannot help.
 
 Heartbeats are sent every HEARTBEAT_S, and at once (but at least HEARTBEAT_GAP_S apart) when a
@@ -37,6 +38,7 @@ from fscommon.rpc.caller import Caller, open_caller
 from fscommon.tasks import open_tasks
 from fscommon.wire.ops import Op
 from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
+from storageserver.epochs import Epochs
 from storageserver.state import NodeState, StateFile
 from storageserver.tables import Tables
 from storageserver.targets import Targets
@@ -66,8 +68,15 @@ class Membership:
     afterwards."""
 
     def __init__(
-        self, metaservers: Metaservers, file: StateFile, *, log: Log, metrics: Metrics
+        self,
+        metaservers: Metaservers,
+        file: StateFile,
+        epochs: Epochs,
+        *,
+        log: Log,
+        metrics: Metrics,
     ) -> None:
+        self._epochs = epochs
         self._metaservers = metaservers
         self._file = file
         self._log = log
@@ -104,6 +113,7 @@ class Membership:
                     request = self._registration(state, address, targets.reports())
                     asked_ns = _boot_time_ns()
                     reply = await _register(caller, request)
+                    self._epochs.heard(reply.map_epoch)
                     tables.registered(reply, state.cluster, asked_ns)
                     self._log.info("registered", metaserver=caller.peer_address, node=tables.node)
                     self._registered.set()
@@ -143,6 +153,7 @@ class Membership:
                 self._metrics.counter("braidfs_heartbeats_total", outcome="failed").inc()
                 raise
             self._metrics.counter("braidfs_heartbeats_total", outcome="answered").inc()
+            self._epochs.heard(reply.map_epoch)
             tables.heard(reply, asked_ns)
             await trio.sleep(HEARTBEAT_GAP_S)
             with trio.move_on_after(HEARTBEAT_S - HEARTBEAT_GAP_S):

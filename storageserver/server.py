@@ -31,6 +31,7 @@ from fscommon.net.transport import Transport
 from fscommon.service import Service, run_program
 from storageserver.config import StorageServerConfig, buffer_bytes_max
 from storageserver.connections import Connections
+from storageserver.epochs import Epochs
 from storageserver.events import NativeEvents
 from storageserver.membership import Membership, Metaservers
 from storageserver.state import NodeState, StateFile
@@ -65,11 +66,16 @@ class StorageServer:
             config.metaserver_addresses(), self._key, config.name, self._transport
         )
         log, metrics = service.log, service.metrics
-        self._membership = Membership(metaservers, self._file, log=log, metrics=metrics)
+        self._epochs = Epochs(config.state_directory, log)
+        self._membership = Membership(
+            metaservers, self._file, self._epochs, log=log, metrics=metrics
+        )
         self._targets = Targets(native, log, metrics)
         self._tables = Tables(native, self._targets)
         self._rails = Rails(native, config.rdma(), log)
-        self._connections = Connections(native, self._tables, self._membership, self._rails, log)
+        self._connections = Connections(
+            native, self._tables, self._membership, self._epochs, self._rails, log
+        )
         self._events = NativeEvents(native, log, metrics)
         self._opening = trio.Lock()  # native code opens, starts and stops, one at a time
         self._reloads, self._reloaded = trio.open_memory_channel[None](1)
@@ -116,6 +122,7 @@ class StorageServer:
     async def _open_targets(self) -> NodeState:
         state = self._file.load()
         self._file.hold()
+        self._epochs.load()
         if not state.cluster:
             state = await self._membership.join(state, self._advertised(self._listen()))
         return await trio.to_thread.run_sync(

@@ -18,7 +18,7 @@ class Hello:
     purpose: Text
     node: Text  # name for logs, at most 255 characters
     nonce: Token  # 32 fresh random bytes
-    session: U64  # 0 when the peer has none (yet)
+    session: U64  # 0 when the peer has none (yet); of a metaserver: the epoch of its map
     connection: U64  # random; identifies this lane's connection
     previous: U64  # the connection that this one replaces; 0: none (rule 23)
 

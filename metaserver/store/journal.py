@@ -12,7 +12,7 @@ entry before, so a follower notices that it has followed another log.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from fscommon.errors import BraidError
@@ -124,15 +124,21 @@ class EngineHealth:
     members: tuple[EngineMember, ...]
 
 
+def claimed(seen: Head, owner: str, term: int = 0) -> Head:
+    """The head that a claim makes of the one that was seen."""
+    return replace(seen, term=max(seen.term + 1, term), owner=owner)
+
+
 class Journal(Protocol):
     def sighting(self) -> Sighting:
         """Returns the head as of a moment within the call: it is linearizable. Raises
         UnreachableError, DamagedJournalError."""
         ...
 
-    def claim(self, seen: Sighting, owner: str) -> Head:
+    def claim(self, seen: Sighting, owner: str, term: int = 0) -> Head:
         """Makes `owner` the one who appends, if head and beats still are as seen; an empty owner
-        resigns. Raises the term by one; a journal without a head gets a new log.
+        resigns. Raises the term by one, or to `term` if that is more; a journal without a head gets
+        a new log.
 
         Raises FencedError if they are not as seen, JournalFullError, UnknownOutcomeError: the
         caller may call again with the same arguments. If an earlier attempt has succeeded, and

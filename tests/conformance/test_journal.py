@@ -464,6 +464,20 @@ def test_trim_is_fenced(open_door: Open) -> None:
     assert len(read_all(later)) == 3
 
 
+def test_a_claim_may_raise_the_term_further(open_door: Open) -> None:
+    """That of a log that is begun where another one was lost; a lower term changes nothing."""
+    journal = open_door()
+    seen = journal.sighting()
+    head = journal.claim(seen, "ms1/1", 1 << 40)
+    assert head.term == 1 << 40 and journal.sighting().head == head
+    assert journal.claim(seen, "ms1/1", 1 << 40) == head, "the same call again"
+    head = journal.append(head, b"n" * NONCE_SIZE, b"first")
+    other = open_door()
+    assert other.claim(other.sighting(), "ms2/1", 7).term == (1 << 40) + 1
+    with pytest.raises(FencedError):
+        journal.append(head, b"m" * NONCE_SIZE, b"second")
+
+
 def test_members(open_door: Open) -> None:
     journal, other = open_door(), open_door()
     two = Member("ms2", "host2:7000", b"l" * 16, 12, 1)

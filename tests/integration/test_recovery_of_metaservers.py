@@ -5,12 +5,18 @@ and without one that is gone for good. Real programs over a real etcd.
 import os
 import random
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import trio
 
+from fscommon.auth.handshake import HelloFields
+from fscommon.auth.key import load_key
+from fscommon.errors import RefusedError
+from fscommon.net.stream import connect
 from tests.cluster.cluster import Cluster
 from tests.cluster.etcd import EtcdCluster, running_etcd
 from tests.cluster.process import PATIENCE, Program, wait_until
@@ -185,3 +191,82 @@ def test_without_an_active_metaserver_a_damaged_one_waits(group: Group) -> None:
     group.cluster.mount()
     assert group.has_files("before")
     group.wait_followed()
+
+
+# ---- a journal that is lost for good ------------------------------------------------------------
+
+
+def recover(group: Group, program: Program, *words: str) -> "subprocess.CompletedProcess[str]":
+    config = program.argv[-1]
+    return subprocess.run(
+        (program.argv[0], "--config", config, "--recover-from-local", *words),
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60 * PATIENCE,
+    )
+
+
+def lose_engine(group: Group) -> None:
+    """The engine's data are gone, and another one is put in its place, with the same address."""
+    (member,) = group.etcd.members
+    member.program.kill()
+    (data,) = member.program.state.glob("data-*")
+    shutil.rmtree(data)
+
+
+async def refusal(address: str, key_file: Path, epoch: int) -> str:
+    """What a storage server says to a metaserver with that epoch of the map; "": welcome."""
+    hello = HelloFields("server", "metaserver", session=epoch)
+    try:
+        stream = await connect(address, key=load_key(key_file), hello=hello, timeout_s=10)
+    except RefusedError as error:
+        return str(error.__cause__ or error)
+    await stream.aclose()
+    return ""
+
+
+def test_a_new_journal_is_begun_from_the_store_of_one(group: Group) -> None:
+    cluster, first, second = group.cluster, group.first, group.second
+    group.make_files("before")
+    group.wait_followed()
+    cluster.unmount()
+    ended = recover(group, second)
+    assert ended.returncode == 1 and "is in use by another process" in ended.stderr
+    second.stop()
+    ended = recover(group, second, "--yes")
+    assert ended.returncode == 1 and "nothing is lost. Start braidfs-metaserver" in ended.stderr
+    lose_engine(group)
+    first.kill()
+    ended = recover(group, first, "--yes")
+    assert ended.returncode == 1 and "wait for it: nothing is lost then" in ended.stderr
+
+    group.etcd.start()
+    ended = recover(group, first)
+    assert ended.returncode == 1 and "--yes goes on without a question" in ended.stderr
+    assert "active was metaserver. It lacks nothing, unless" in ended.stderr
+    ended = recover(group, first, "--yes")
+    assert ended.returncode == 0, ended
+    assert "the journal is begun with" in ended.stdout
+    again = recover(group, first, "--yes")
+    assert again.returncode == 1 and "nothing is lost" in again.stderr
+
+    copies = said(second, "took a copy of the state")
+    second.start()  # it has no part in the new journal, and must not begin one
+    first.start()
+    group.wait_active(first)
+    wait_said(second, "took a copy of the state", copies + 1)
+    cluster.mount()
+    assert group.has_files("before")
+    group.make_files("after")
+    group.wait_followed()
+
+    (server,) = cluster.plan.storageservers
+    address, key_file = f"127.0.0.1:{server.port}", cluster.plan.key_file
+    wait_said(cluster.storageservers[0], "event=registered")
+    assert "of before a restore or a recovery" in trio.run(refusal, address, key_file, 2048)
+    assert trio.run(refusal, address, key_file, 0) == ""
+    first.kill()
+    group.wait_active(second)
+    assert group.has_files("before") and group.has_files("after")

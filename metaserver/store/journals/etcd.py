@@ -44,6 +44,7 @@ from metaserver.store.journal import (
     TrimmedError,
     UnknownOutcomeError,
     UnreachableError,
+    claimed,
 )
 from metaserver.store.journals.etcd_gateway import (
     AttemptError,
@@ -176,10 +177,10 @@ class EtcdJournal:
         with _question():
             return self._sighting(self._gateway.deadline())
 
-    def claim(self, seen: Sighting, owner: str) -> Head:
+    def claim(self, seen: Sighting, owner: str, term: int = 0) -> Head:
         deadline = self._gateway.deadline()
         at = seen.head
-        new = replace(at, term=at.term + 1, owner=owner)
+        new = claimed(at, owner, term)
         made = new if at.log else replace(new, log=uuid.uuid4().bytes)
         transaction = Transaction(
             compare=(self._holds(at), has_version(self._keys.beats, seen.beats)),

@@ -26,6 +26,7 @@ from metaserver.store.journal import (
     TrimmedError,
     UnknownOutcomeError,
     UnreachableError,
+    claimed,
 )
 
 _Result = TypeVar("_Result")
@@ -52,8 +53,8 @@ class MemoryLog:
     new_log: Callable[[], bytes] = lambda: uuid.uuid4().bytes
     lock: threading.RLock = field(default_factory=threading.RLock)  # doors may be of many threads
 
-    def claim(self, seen: Sighting, owner: str) -> Head:
-        new = replace(seen.head, term=seen.head.term + 1, owner=owner)
+    def claim(self, seen: Sighting, owner: str, term: int = 0) -> Head:
+        new = claimed(seen.head, owner, term)
         if not seen.head.log:
             new = replace(new, log=self.head.log or self.new_log())
         if self.head == new:
@@ -140,8 +141,8 @@ class MemoryJournal:
     def sighting(self) -> Sighting:
         return self._ask("sighting", lambda: Sighting(self._log.head, self._log.beats))
 
-    def claim(self, seen: Sighting, owner: str) -> Head:
-        return self._change("claim", lambda: self._log.claim(seen, owner))
+    def claim(self, seen: Sighting, owner: str, term: int = 0) -> Head:
+        return self._change("claim", lambda: self._log.claim(seen, owner, term))
 
     def append(self, at: Head, nonce: bytes, payload: bytes) -> Head:
         if len(payload) > PAYLOAD_MAX or len(nonce) != len(NO_NONCE):

@@ -45,6 +45,7 @@ from metaserver.store.journal import (
     TrimmedError,
     UnknownOutcomeError,
     UnreachableError,
+    claimed,
 )
 from metaserver.store.journals import postgresql_session as sessions
 from metaserver.store.journals.postgresql_session import LostError, ReplyError, Row, Session
@@ -97,7 +98,7 @@ _IS_HEAD: Final = (
 )
 _IS_TERM: Final = "WHERE name = $1 AND log = $2 AND term = $3 AND owner = $4"
 _CLAIM: Final = (
-    f"UPDATE braidfs_journal SET log = $8, term = $3 + 1, owner = $9, beats = 0 {_IS_HEAD} "
+    f"UPDATE braidfs_journal SET log = $8, term = $10, owner = $9, beats = 0 {_IS_HEAD} "
     "AND beats = $7"
 )
 _CONFIRM: Final = f"UPDATE braidfs_journal SET beats = beats {_IS_HEAD}"
@@ -161,20 +162,20 @@ class PostgresqlJournal:
     def sighting(self) -> Sighting:
         return self._ask("sighting", self._sighting)
 
-    def claim(self, seen: Sighting, owner: str) -> Head:
-        new = replace(seen.head, term=seen.head.term + 1, owner=owner)
+    def claim(self, seen: Sighting, owner: str, term: int = 0) -> Head:
+        new = claimed(seen.head, owner, term)
         if not new.log:
             new = replace(new, log=uuid.uuid4().bytes)
 
-        def claimed(session: Session) -> Head:
+        def change(session: Session) -> Head:
             old = self._words(seen.head)
-            if session.execute(_CLAIM, *old, seen.beats, new.log, owner).count:
+            if session.execute(_CLAIM, *old, seen.beats, new.log, owner, new.term).count:
                 return new
             now = self._sighting(session).head
             # An earlier attempt for a journal without a log has made another log.
             return self._confirmed(session, new if seen.head.log else replace(new, log=now.log))
 
-        return self._change("claim", claimed)
+        return self._change("claim", change)
 
     def append(self, at: Head, nonce: bytes, payload: bytes) -> Head:
         if len(payload) > PAYLOAD_MAX or len(nonce) != NONCE_SIZE:

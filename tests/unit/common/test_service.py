@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from fscommon.errors import ConfigError
 from fscommon.native import NativeMissingError, make_chunk_server, reap
-from fscommon.service import parse_arguments
+from fscommon.service import Service, Tool, parse_arguments, run_program
 from fscommon.supervisor import (
     given_descriptors,
     notify_supervisor,
@@ -192,6 +194,50 @@ def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments("p", "d", [])
     assert "--config" in capsys.readouterr().err
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    level: str = "one"
+    log_level: str = "info"
+    log_file: str = ""
+    metrics_listen: str = ""
+
+    def http_certificate(self) -> None:
+        return None
+
+
+def test_a_tool_is_run_instead_of_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[bool] = []
+
+    def run(config: _Config, asks_nothing: bool) -> str:
+        asked.append(asks_nothing)
+        if config.level != "one":
+            raise ConfigError("not this one")
+        return "done"
+
+    async def serve(config: _Config, service: Service) -> None:
+        raise AssertionError("it does not serve")
+
+    tool = Tool("--mend", "Mends.", run)
+    file = tmp_path / "config.toml"
+    file.write_text("")
+
+    def ended(*words: str) -> int:
+        return run_program("p", "d", _Config, serve, ["--config", str(file), *words], tool)
+
+    assert ended("--mend") == ended("--mend", "--yes") == 0
+    assert asked == [False, True] and capsys.readouterr().out == "done\ndone\n"
+    with pytest.raises(SystemExit):
+        ended("--yes")
+    assert "--yes is an answer to --mend" in capsys.readouterr().err
+    file.write_text('level = "two"')
+    assert ended("--mend") == 1
+    assert capsys.readouterr().err == "p: not this one\n"
+    with pytest.raises(SystemExit):
+        parse_arguments("p", "d", ["--config", "c", "--mend"])
 
 
 def test_without_native_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ class OwnMemory:
     lost: str = ""
     kept: str = ""
     damages: list[str] = field(default_factory=list)
+    heads: list[Head] = field(default_factory=list)
 
     async def copy(self, address: str) -> Store:
         self.copied.append(address)
@@ -43,6 +44,9 @@ class OwnMemory:
         made.commit(list(self.source.snapshot().range(b"", b"\xff")))
         self.lost = ""
         return made
+
+    def saw(self, head: Head) -> None:
+        self.heads.append(head)
 
     def discard(self, damage: str) -> Store:
         self.damages.append(damage)

@@ -166,6 +166,7 @@ class FakeMetaserver:
     cluster: bytes = CLUSTER
     sessions: list[int] = field(default_factory=list)
     version: int = 1
+    map_epoch: int = 8
     registrations: list[Register] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
     refuse: FsError | None = None
@@ -214,7 +215,7 @@ class FakeMetaserver:
             cluster=self.cluster,
             targets=tuple(self.ids[report.uuid] for report in request.targets),
             capability_key=b"K" * 32,
-            map_epoch=8,
+            map_epoch=self.map_epoch,
             sessions=tuple(self.sessions),
             timeout_s=10.0,
         )
@@ -223,7 +224,9 @@ class FakeMetaserver:
         request = decode(Heartbeat, frame.body)
         self.heartbeats.append(request)
         current = request.session_version == self.version
-        return HeartbeatReply(9, self.version, None if current else tuple(self.sessions))
+        return HeartbeatReply(
+            self.map_epoch + 1, self.version, None if current else tuple(self.sessions)
+        )
 
 
 @dataclass

@@ -10,6 +10,7 @@ hand over (META_SWITCH): then it resigns as when it is stopped, and stands by.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,13 +28,14 @@ from metaserver.beats import Beats
 from metaserver.boot import Booting, Settings, prepare
 from metaserver.committer import FULL_RETRY_S, UNCERTAIN_RETRY_S
 from metaserver.config import MetaserverConfig
+from metaserver.engine_care import care_for_engine
 from metaserver.group_metrics import forget_active, show_active, show_standby
 from metaserver.group_status import ASK_S, LOOK_S, GroupView, health_of
 from metaserver.overlay import Overlay
 from metaserver.owners import Owner
 from metaserver.server import Metaserver, settings_of
 from metaserver.standby import Claimed, Own, Standby
-from metaserver.store.journal import FencedError, Journal, JournalError, Sighting
+from metaserver.store.journal import FencedError, Journal, JournalError, JournalFullError, Sighting
 from metaserver.store.journaled import DeposedError, JournaledStore, Mark
 from metaserver.store.lmdb import DamagedRecordError, DamagedStoreError
 from metaserver.store.trimming import Trimming
@@ -184,6 +186,7 @@ class Group:
             async with open_tasks() as askers:
                 # A question to the engine may last: nobody waits for its end to resign.
                 askers.start_soon(self._ask_engine, asking, view)
+                askers.start_soon(care_for_engine, parts.open_door(), head, self._log)
                 async with open_tasks() as tasks:
                     tasks.start_soon(beats.run)
                     tasks.start_soon(_raise_deposed, beats.deposed)
@@ -257,10 +260,12 @@ class Group:
             head = store.head
             self._parts.own.saw(head)
             view.kept = self._parts.own.kept
-            door.report(self._owner.member(Mark.of(head), reports, view.kept))
+            with suppress(JournalFullError):  # what follows makes room
+                door.report(self._owner.member(Mark.of(head), reports, view.kept))
             members = door.members()
             view.saw_members(members, head)
-            below = trimming.below(members, head, head.index, clock_s())
+            others = [member for member in members if member.name != self._owner.name]
+            below = trimming.below(others, head, head.index, clock_s())
             if reports % LOOKS_PER_TRIM == 0:
                 door.trim(head, below)
 

@@ -15,7 +15,14 @@ from fscommon.errors import ConfigError
 from fscommon.observe.log import Log, RateLimit
 from metaserver.owners import Owner
 from metaserver.store.follower import Follower, ForeignStateError, NeedsCopyError
-from metaserver.store.journal import FencedError, Head, Journal, JournalError, Sighting
+from metaserver.store.journal import (
+    FencedError,
+    Head,
+    Journal,
+    JournalError,
+    JournalFullError,
+    Sighting,
+)
 from metaserver.store.journaled import Mark
 from metaserver.store.lmdb import DamagedStoreError
 from metaserver.store.terms import ActiveLease, TakeOverWatch
@@ -149,7 +156,7 @@ class Standby:
             mark = self._follower.mark
             if mark is None or mark.index >= sighting.head.index:
                 break
-        self._report()
+        self._report(is_at_end=is_at_end)
         now_s = self._clock()
         may_claim = now_s >= self._claims_from_s and self._watch.may_claim(now_s)
         if self._claiming is None and is_at_end and may_claim:
@@ -167,14 +174,20 @@ class Standby:
         lease.proven(sent_s)
         return Claimed(head, lease)
 
-    def _report(self) -> None:
+    def _report(self, *, is_at_end: bool) -> None:
         if self._clock() - self._reported_s < REPORT_S:
             return
         self._reported_s = self._clock()
         assert self.seen is not None
         self._own.saw(self.seen.head)
-        if self._follower.mark is not None:
+        if self._follower.mark is None:
+            return
+        try:
             self._report_at(self._follower.mark)
+        except JournalFullError:
+            if is_at_end:  # it needs no entry, but what it reported before holds some back
+                self._door.forget(self._owner.name)
+            raise
 
     def _report_at(self, mark: Mark) -> None:
         self._reports += 1

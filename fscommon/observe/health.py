@@ -244,7 +244,9 @@ def _journal(status: StatusReply) -> list[Problem]:
                     Severity.ERROR,
                     f"{journal.engine} has an alarm at {server.endpoint}",
                     "; ".join(server.alarms),
-                    "see docs/OPERATIONS.md; with NOSPACE no change is made until there is room",
+                    "with NOSPACE no change is made until there is room: the active metaserver "
+                    "makes some and ends the alarm, or its log says why it cannot; what other "
+                    "alarms mean is in etcd's documentation",
                 )
             )
     return found
@@ -272,8 +274,8 @@ def _full_engine(engine: str, server: EngineServer) -> Problem:
         f"the store of {engine} at {server.endpoint} is {share:.0%} full",
         f"it has {size(server.bytes_used)} of {size(server.bytes_max)}; when it is full, no change "
         "of the file system can be made",
-        "a metaserver that is behind keeps entries for ten minutes; if all follow, make the store "
-        "smaller (etcdctl defrag) or raise --quota-backend-bytes of etcd",
+        "a metaserver that is behind keeps entries for ten minutes; if all follow, the active one "
+        "makes the store smaller when half of it is free; else raise --quota-backend-bytes of etcd",
     )
 
 

@@ -307,6 +307,38 @@ def test_a_full_etcd_takes_no_more_until_it_has_been_trimmed(tmp_path: Path, doo
         assert max(member.bytes_used for member in journal.health().members) < 16 * MIB
 
 
+@pytest.mark.timeout(240)
+def test_a_full_etcd_recovers_by_the_care_of_the_active(tmp_path: Path, doors: Doors) -> None:
+    """Its alarm is said; room is made in one member after the other, the leader last."""
+    with running_etcd(tmp_path, 3, quota=32 * MIB) as cluster:
+        settings = replace(settings_of(cluster), timeout_s=20 * PATIENCE)
+        journal = doors(settings)
+        head = claim(journal)
+        with pytest.raises(JournalFullError, match="no room"):
+            for number in range(100):
+                head = append(journal, head, random.Random(number).randbytes(MIB), 60 * PATIENCE)
+        newest = read_all(journal, head.index - 1)
+        caring = doors(settings)
+        assert caring.care(head) == [], "without room there is nothing to do"
+        assert any("NOSPACE" in alarm for one in journal.health().members for alarm in one.alarms)
+        journal.trim(head, head.index)
+        done: list[str] = []
+        deadline = time.monotonic() + 60 * PATIENCE
+        while len(done) < 4:
+            done += caring.care(head)
+            assert time.monotonic() < deadline, done
+            time.sleep(0.1)
+        assert "its alarm NOSPACE is ended" in done[-1]
+        leader = cluster.leader().endpoint
+        assert [leader in said for said in done] == [False, False, True, False]
+        assert not any(one.alarms for one in journal.health().members)
+        journal.beat(head)
+        new = append(journal, head, b"again", 30 * PATIENCE)
+        assert read_all(journal, head.index - 1)[:1] == newest
+        assert read_all(journal, head.index)[0].nonce == new.nonce
+        assert caring.care(head) == []
+
+
 def test_health(three: EtcdCluster, doors: Doors) -> None:
     journal = doors(settings_of(three))
     claim(journal)

@@ -16,11 +16,11 @@ and the same read fetches, only the parts that are missing.
 
 A request may happen twice, or late. That is harmless: it compares the head, or the turn; and a
 report only looks older for a moment. etcd keeps each former value until it is told to forget them
-(compaction), which trim does; that concerns all keys of this etcd, those of others too.
+(compaction), which trim does; that concerns all keys of this etcd, those of others too. Its files
+get smaller by more than that: etcd_care.py.
 """
 
 import contextlib
-import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -46,6 +46,7 @@ from metaserver.store.journal import (
     UnreachableError,
     claimed,
 )
+from metaserver.store.journals.etcd_care import EtcdCare
 from metaserver.store.journals.etcd_gateway import (
     AttemptError,
     EtcdSettings,
@@ -54,10 +55,6 @@ from metaserver.store.journals.etcd_gateway import (
     GatewayError,
     Json,
     NoSpaceError,
-    list_of,
-    mapping_of,
-    number_of,
-    text_of,
 )
 from metaserver.store.journals.etcd_layout import (
     INLINE_MAX,
@@ -73,6 +70,7 @@ from metaserver.store.journals.etcd_layout import (
     unpack_head,
     unpack_member,
 )
+from metaserver.store.journals.etcd_members import look_at
 from metaserver.store.journals.etcd_txn import (
     OPERATIONS_MAX,
     TXN_PATH,
@@ -90,7 +88,6 @@ from metaserver.store.journals.etcd_txn import (
 _READ_ENTRIES_MAX: Final = 256
 _TRIM_ENTRIES_MAX: Final = 500  # of one transaction
 _COMPACT_EVERY_S: Final = 30.0
-_QUOTA = re.compile(r"^etcd_server_quota_backend_bytes ([0-9.e+]{1,30})$", re.M)
 
 
 class EtcdJournal:
@@ -100,6 +97,7 @@ class EtcdJournal:
         self._settings = settings
         self._gateway = Gateway(settings)
         self._keys = Keys(settings.prefix)
+        self._care = EtcdCare(self._gateway, settings.endpoints, settings.timeout_s)
         self._put: tuple[Head, int] = (Head(), 0)  # the append in work, and how many of its parts
         self._unsure: Head | None = None  # what a change of unknown outcome was to make
         self._fetched: dict[bytes, bytes] = {}  # parts of the read in work, by key
@@ -382,24 +380,21 @@ class EtcdJournal:
 
     def _member(self, endpoint: str, seconds: float) -> EngineMember:
         try:
-            status = self._gateway.ask(endpoint, "/v3/maintenance/status", {}, seconds)
-            alarms = tuple(text_of(one).strip() for one in list_of(status.get("errors")))
-            member = text_of(mapping_of(status.get("header")).get("member_id"))
-            is_leader = member == status.get("leader")
-            size = number_of(status.get("dbSize"))
+            seen = look_at(self._gateway, endpoint, seconds)
         except (AttemptError, NoSpaceError, GarbledError) as error:
             return EngineMember(endpoint, is_reachable=False, alarms=(str(error),))
-        quota = self._quota(endpoint, seconds)
-        return EngineMember(endpoint, True, is_leader, size, quota, alarms)
+        return EngineMember(endpoint, True, seen.is_leader, seen.size, seen.quota, seen.alarms)
 
-    def _quota(self, endpoint: str, seconds: float) -> int | None:
-        try:
-            found = _QUOTA.search(self._gateway.fetch_text(endpoint, "/metrics", seconds))
-        except AttemptError:
-            return None
-        with contextlib.suppress(ValueError, OverflowError):
-            return int(float(found[1])) if found else None
-        return None
+    def care(self, head: Head) -> Sequence[str]:
+        """Does what etcd's members need now and then, if it is the turn of `head`, and returns what
+        that was. May block for a minute. Raises FencedError, UnreachableError,
+        DamagedJournalError."""
+        with _question():
+            return self._care.care(lambda: self._require_turn(head))
+
+    def _require_turn(self, head: Head) -> None:
+        answer = self._look(get(self._keys.turn), deadline=self._gateway.deadline())
+        self._check_turn(answer, pack_turn(head), head)
 
 
 def _is_same(now: Head, new: Head) -> bool:

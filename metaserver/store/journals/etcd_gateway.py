@@ -146,17 +146,23 @@ class Gateway:
             return left
         return min(left, self._settings.timeout_s / 2)
 
-    def ask(self, endpoint: str, path: str, body: Json, seconds: float) -> Json:
-        """Asks one endpoint. Raises AttemptError, NoSpaceError."""
+    def ask(
+        self, endpoint: str, path: str, body: Json, seconds: float, *, has_header: bool = True
+    ) -> Json:
+        """Asks one endpoint. has_header: whether etcd says in its answer which cluster it is.
+        Raises AttemptError, NoSpaceError."""
         deadline = time.monotonic() + seconds
         try:
-            return self._ask_with_token(endpoint, path, body, deadline)
+            answer = self._ask_with_token(endpoint, path, body, deadline)
         except _TokenError:
             self._token = ""
-        try:
-            return self._ask_with_token(endpoint, path, body, deadline)
-        except _TokenError as error:
-            raise AttemptError(str(error)) from None
+            try:
+                answer = self._ask_with_token(endpoint, path, body, deadline)
+            except _TokenError as error:
+                raise AttemptError(str(error)) from None
+        if has_header:
+            self._check_cluster(answer)
+        return answer
 
     def _ask_with_token(self, endpoint: str, path: str, body: Json, deadline: float) -> Json:
         if self._settings.user and not self._token:
@@ -165,7 +171,9 @@ class Gateway:
 
     def _authenticate(self, endpoint: str, deadline: float) -> str:
         who = {"name": self._settings.user, "password": self._password()}
-        token = self._ask_json(endpoint, "/v3/auth/authenticate", who, deadline).get("token")
+        answer = self._ask_json(endpoint, "/v3/auth/authenticate", who, deadline)
+        self._check_cluster(answer)
+        token = answer.get("token")
         if not (isinstance(token, str) and token.isascii() and token.isprintable() and token):
             raise AttemptError("it answered without a token")
         return token
@@ -189,7 +197,6 @@ class Gateway:
             raise AttemptError(f"HTTP status {status} without a JSON object")
         if status != http.HTTPStatus.OK:
             raise _refusal(status, answer)
-        self._check_cluster(answer)
         return answer
 
     def _check_cluster(self, answer: Json) -> None:

@@ -37,7 +37,7 @@ class Fault(Enum):
     LOST = "lost"  # the call never reaches the log
     ANSWER_LOST = "answer lost"  # it happens, and the caller does not hear of it
     LATE = "late"  # it happens when `MemoryLog.deliver_late` is called
-    FULL = "full"  # the log has no room for an append
+    FULL = "full"  # the log has no room for what is to be kept
 
 
 @dataclass
@@ -120,7 +120,10 @@ class MemoryJournal:
         self._faults = faults
 
     def _ask(self, name: str, call: Callable[[], _Result]) -> _Result:
-        if self._faults(name) is not Fault.NONE:
+        fault = self._faults(name)
+        if fault is Fault.FULL:
+            raise JournalFullError("the journal in memory has no room")
+        if fault is not Fault.NONE:
             raise UnreachableError(f"the journal in memory did not answer {name}")
         with self._log.lock:
             return call()

@@ -318,3 +318,24 @@ async def test_a_stuck_event_loop_ends_the_beats(place: Place) -> None:
     beats._ends.set()
     await trio.to_thread.run_sync(thread.join, 5.0)
     assert not thread.is_alive()
+
+
+async def test_one_at_the_end_of_a_full_journal_holds_no_entry_back(place: Place) -> None:
+    """It cannot say how far it is, so it takes back what it has said; it reports again later."""
+    active = place.active()
+    standby = place.standby(MemoryStore(), active)
+    active.commit([(b"a", b"1")])
+    with trio.move_on_after(1.0):
+        await standby.until_claimed(lambda: None)
+    door = place.door()
+    assert [member.name for member in door.members()] == ["two"]
+    active.commit([(b"a", b"2")])
+    place.faults["report"] = [Fault.FULL]
+    place.now_s += standby_module.REPORT_S
+    with trio.move_on_after(0.5):
+        await standby.until_claimed(lambda: None)
+    assert door.members() == []
+    place.now_s += standby_module.REPORT_S
+    with trio.move_on_after(0.5):
+        await standby.until_claimed(lambda: None)
+    assert [member.applied for member in door.members()] == [2]

@@ -13,14 +13,17 @@ import trio
 
 from fscommon.errors import ConfigError
 from fscommon.observe.log import Log, RateLimit
+from fscommon.wire.group import CANNOT_FOLLOW
 from metaserver.owners import Owner
-from metaserver.store.follower import Follower, ForeignStateError, NeedsCopyError
+from metaserver.records import SCHEMA_KEY, SCHEMA_VERSION, unpack_number
+from metaserver.store.follower import Follower, ForeignStateError, NeedsCopyError, Schema
 from metaserver.store.journal import (
     FencedError,
     Head,
     Journal,
     JournalError,
     JournalFullError,
+    LaterReleaseError,
     Sighting,
 )
 from metaserver.store.journaled import Mark
@@ -31,6 +34,7 @@ from metaserver.store.waist import Store
 STEP_S: Final = 0.1  # between two looks at the journal
 REPORT_S: Final = 2.0
 COPY_RETRY_S: Final = 1.0
+SCHEMA: Final = Schema(SCHEMA_KEY, SCHEMA_VERSION, unpack_number)
 _LOG_S: Final = 30.0
 
 
@@ -93,12 +97,13 @@ class Standby:
         self._clock = clock
         self._own = own
         self._log = log
-        self._follower = Follower(store, door, lost=own.lost)
+        self._follower = self._follower_of(store)
         self._watch = TakeOverWatch()
         self._silences = RateLimit(_LOG_S)
         self._claiming: tuple[Sighting, float] | None = None
         self._reported_s = -REPORT_S
         self._reports = 0
+        self._outdated = ""  # why this release cannot follow the journal
 
     @property
     def applied(self) -> int:
@@ -119,7 +124,8 @@ class Standby:
             else "no metaserver is active at the moment"
         )
         lost = f". It has no names: {self._own.lost}" if self._own.lost else ""
-        return f"this metaserver is a standby: {where}{lost}"
+        outdated = f". {CANNOT_FOLLOW}: {self._outdated}" if self._outdated else ""
+        return f"this metaserver is a standby: {where}{lost}{outdated}"
 
     async def until_claimed(self, followed: Callable[[], None]) -> Claimed:
         """followed: called when the journal has been read for the first time. Raises ConfigError
@@ -127,6 +133,7 @@ class Standby:
         while True:
             try:
                 claimed = await trio.to_thread.run_sync(self._step)
+                self._outdated = ""
                 followed()
                 if claimed is not None:
                     return claimed
@@ -137,6 +144,14 @@ class Standby:
                 self._use(self._own.discard(str(error)))
             except ForeignStateError as error:
                 raise ConfigError(str(error)) from error
+            except LaterReleaseError as error:
+                # It stands by without a report: entries are not kept for it, and none is its own.
+                followed()
+                self._watch.failed()
+                self._outdated = str(error)
+                suppressed = self._silences.permit()
+                if suppressed is not None:
+                    self._log.error(CANNOT_FOLLOW, error=error, suppressed=suppressed)
             except JournalError as error:
                 self._watch.failed()
                 suppressed = self._silences.permit()
@@ -146,7 +161,10 @@ class Standby:
 
     def _use(self, store: Store) -> None:
         self.store = store
-        self._follower = Follower(store, self._door, lost=self._own.lost)
+        self._follower = self._follower_of(store)
+
+    def _follower_of(self, store: Store) -> Follower:
+        return Follower(store, self._door, lost=self._own.lost, schema=SCHEMA)
 
     def _step(self) -> Claimed | None:
         self.seen = sighting = self._door.sighting()

@@ -1,7 +1,8 @@
 """Why a standby metaserver is silent, as far as this machine can tell by connecting to it.
 
 STATUS only says that it has not reported to the journal. The command line tries its address: its
-program may have ended, hang, run without the journal, or be out of reach with its host.
+program may have ended, hang, run without the journal, be of a former release, or be out of reach
+with its host.
 """
 
 from typing import Final
@@ -14,7 +15,7 @@ from fscommon.net.address import parse_address
 from fscommon.net.tcp import TcpTransport
 from fscommon.observe.health import silent_standbys
 from fscommon.tasks import open_tasks
-from fscommon.wire.group import MetaserverStatus
+from fscommon.wire.group import CANNOT_FOLLOW, MetaserverStatus
 from fscommon.wire.messages import StatusReply
 
 from .frame import Reach, run_trio
@@ -58,7 +59,8 @@ async def _reason(reach: Reach, address: str) -> str:
         with trio.fail_after(TRIED_S):
             async with reach.open_caller(address, HelloFields("admin", "braidfs status")):
                 return RUNS
-    except RefusedError:
-        return RUNS
+    except RefusedError as error:
+        _, words, reason = str(error).partition(CANNOT_FOLLOW)
+        return f"{words}{reason}" if words else RUNS
     except (TransportError, trio.TooSlowError):
         return HANGS

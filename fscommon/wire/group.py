@@ -10,6 +10,9 @@ from typing import Annotated, Final
 from fscommon.ranges import U64, Many, Message, Text
 from fscommon.wire.ops import Op
 
+# What a standby of a former release says to whoever asks it, before the reason.
+CANNOT_FOLLOW: Final = "it cannot follow the journal"
+
 
 @dataclass(frozen=True, slots=True)
 class MetaserverStatus:

@@ -2,8 +2,8 @@
 
 The form: a byte for the version, the XXH3 64 of what follows it (8 bytes), then, compressed by
 zlib, the pairs in the order of the batch: length of the key (u16), length of the value (u32; all
-ones: the key is deleted), key, value. An entry that is not exactly that is a DamagedJournalError:
-no part of it is used.
+ones: the key is deleted), key, value. An entry that is not exactly that is a DamagedJournalError,
+and one of a later version a LaterReleaseError: no part of it is used.
 """
 
 import struct
@@ -11,7 +11,7 @@ import zlib
 from typing import Final
 
 from fscommon.checksum import SUM_SIZE, xxh3_64_bytes
-from metaserver.store.journal import DamagedJournalError
+from metaserver.store.journal import DamagedJournalError, LaterReleaseError
 from metaserver.store.waist import Batch
 
 _VERSION: Final = b"\x01"
@@ -31,10 +31,15 @@ def pack_batch(batch: Batch) -> bytes:
 
 
 def unpack_batch(payload: bytes) -> list[tuple[bytes, bytes | None]]:
-    """Raises DamagedJournalError."""
+    """Raises DamagedJournalError, LaterReleaseError."""
     packed = payload[1 + SUM_SIZE :]
+    if payload[:1] > _VERSION:
+        raise LaterReleaseError(
+            f"entries of the journal have form {payload[0]}, of a later release; this one reads "
+            f"forms up to {_VERSION[0]}: upgrade this metaserver"
+        )
     if payload[:1] != _VERSION:
-        raise DamagedJournalError("an entry of the journal is of another version than this program")
+        raise DamagedJournalError("an entry of the journal has no form that there ever was")
     if xxh3_64_bytes(packed) != payload[1 : 1 + SUM_SIZE]:
         raise DamagedJournalError("an entry of the journal does not match its sum")
     try:

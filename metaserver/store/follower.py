@@ -6,12 +6,19 @@ there: an engine was restored from a backup, or a quorum of before has returned.
 mended; its metaserver takes a copy of the state from the active one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from metaserver.store.batches import unpack_batch
-from metaserver.store.journal import DamagedJournalError, Entry, Head, Journal, TrimmedError
+from metaserver.store.journal import (
+    DamagedJournalError,
+    Entry,
+    Head,
+    Journal,
+    LaterReleaseError,
+    TrimmedError,
+)
 from metaserver.store.journaled import Mark, has_names, mark_in
 from metaserver.store.waist import Store, StoreError
 
@@ -25,17 +32,40 @@ class ForeignStateError(StoreError):
     administrator decides which ones count."""
 
 
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The number of the form that all records have, and which of them this release reads. key: of
+    the record with the number, which `unpack` returns."""
+
+    key: bytes
+    newest: int
+    unpack: Callable[[bytes | None], int]
+
+    def check(self, value: bytes | None) -> None:
+        """Raises LaterReleaseError."""
+        number = self.unpack(value)
+        if number > self.newest:
+            raise LaterReleaseError(
+                f"the names have schema {number}, of a later release; this one reads schemas up to "
+                f"{self.newest}: upgrade this metaserver"
+            )
+
+
 class Follower:
-    def __init__(self, store: Store, journal: Journal, *, lost: str = "") -> None:
-        """lost: why an empty store is not the beginning of a new name space; "": it may be. Raises
-        StoreError."""
+    def __init__(
+        self, store: Store, journal: Journal, *, lost: str = "", schema: Schema | None = None
+    ) -> None:
+        """lost: why an empty store is not the beginning of a new name space; "": it may be. schema:
+        None reads all. Raises StoreError."""
         self._store = store
         self._journal = journal
         self._lost = lost
         self._is_empty = not has_names(store)
+        self._schema = schema
         snapshot = store.snapshot()
         try:
             self.mark = mark_in(snapshot)
+            self._schema_value = snapshot.get(schema.key) if schema is not None else None
         finally:
             snapshot.close()
 
@@ -43,8 +73,10 @@ class Follower:
         """Applies some of the entries that the store lacks, and returns whether it is at `head`.
 
         Raises NeedsCopyError, ForeignStateError, StoreError, UnreachableError,
-        DamagedJournalError."""
+        DamagedJournalError, LaterReleaseError."""
         mark = self.mark
+        if self._schema is not None:
+            self._schema.check(self._schema_value)
         if self._is_empty and self._lost:
             raise NeedsCopyError(self._lost)
         if mark is None or mark.index == 0:
@@ -94,6 +126,8 @@ class Follower:
                 raise NeedsCopyError(f"entry {entry.index} follows another one than the store has")
             cells.update(unpack_batch(entry.payload))
             index, nonce = entry.index, entry.nonce
+        if self._schema is not None and self._schema.key in cells:
+            self._schema.check(cells[self._schema.key])
         if entries:
             reached = Mark(mark.log, index, nonce)
             self._store.commit([*cells.items(), reached.record()])

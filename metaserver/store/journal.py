@@ -53,6 +53,10 @@ class DamagedJournalError(JournalError):
     """What the engine returned is not what a metaserver wrote."""
 
 
+class LaterReleaseError(JournalError):
+    """A later release has written what this one cannot read: this metaserver is to be upgraded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """The newest entry of a log, and whose turn it is.

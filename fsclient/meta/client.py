@@ -301,16 +301,18 @@ class MetaClient:
             await trio.sleep(FIRST_PAUSE_S)
 
     async def _connect_again(self) -> Stream:
+        """Tries all addresses, one after the other, between two waits."""
         while True:
             await trio.sleep(self._backoff.failed())
-            try:
-                with trio.fail_after(self._backoff.connect_s):
-                    return await self._connect_one()
-            except trio.TooSlowError:
-                self._next_address()
-                self._events.log("cannot connect to the metaserver: it is silent")
-            except (TransportError, ProtocolError, AuthenticationError) as error:
-                self._events.log(f"cannot connect to the metaserver: {error}")
+            for _ in self._addresses:
+                try:
+                    with trio.fail_after(self._backoff.connect_s):
+                        return await self._connect_one()
+                except trio.TooSlowError:
+                    self._next_address()
+                    self._events.log("cannot connect to the metaserver: it is silent")
+                except (TransportError, ProtocolError, AuthenticationError) as error:
+                    self._events.log(f"cannot connect to the metaserver: {error}")
 
     def _take_spare(self) -> Stream | None:
         """The connection that was made beside a silent one."""

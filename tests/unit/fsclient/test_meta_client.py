@@ -213,6 +213,19 @@ async def test_reconnect_replays(world: World, autojump_clock: trio.testing.Mock
     assert world.server.now.applied == [b"a", b"b"]
 
 
+async def test_all_addresses_are_tried_between_two_waits(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world.running(world.client("one:1", "two:2")):
+        world.dead = {"one:1", "two:2"}
+        world.streams[0].cut()
+        await trio.sleep(0.12)  # the first wait is 0.1 s at most, and the next one 0.1 s at least
+        assert world.dialed == ["one:1", "one:1", "two:2"]
+        world.dead = {"one:1"}
+        await trio.sleep(0.2)
+        assert world.dialed[3:] == ["one:1", "two:2"] and len(world.streams) == 2
+
+
 async def test_answers_that_make_no_sense(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -268,6 +268,9 @@ class Group:
             below = trimming.below(others, head, head.index, clock_s())
             if reports % LOOKS_PER_TRIM == 0:
                 door.trim(head, below)
+            for name in view.to_forget():
+                door.forget(name)
+                view.forgot(name)
 
         while True:
             reports += 1

@@ -23,6 +23,7 @@ from metaserver.store.terms import ActiveLease
 LOOK_S: Final = 2.0  # between two looks at the members
 ASK_S: Final = 5.0  # between two questions to the servers of the engine
 SILENT_S: Final = 10.0  # who has not reported for so long takes nothing over
+FORGET_S: Final = 60.0  # who has reported since then is not forgotten
 NEAR_ENTRIES: Final = 2000  # a standby that lacks more is not handed over to
 APPENDS_S: Final = 60.0
 _APPENDS_MAX: Final = 4096
@@ -93,6 +94,7 @@ class GroupView:
         self._lease = lease
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
+        self._forgetting: list[str] = []
         self._places: deque[tuple[float, int]] = deque(maxlen=_PLACES_MAX)
         self._servers: tuple[EngineServer, ...] = ()
 
@@ -119,6 +121,13 @@ class GroupView:
             behind=max(0, head.index - applied),
             late_since_s=next((at_s for at_s, index in self._places if index > applied), None),
         )
+
+    def to_forget(self) -> list[str]:
+        """Names of members that are to be removed from the journal: `forgot` follows."""
+        return list(self._forgetting)
+
+    def forgot(self, name: str) -> None:
+        self._forgetting.remove(name)
 
     def saw_engine(self, health: EngineHealth | None) -> None:
         """None: it could not be asked."""
@@ -170,6 +179,28 @@ class GroupView:
             raise FsError(Status.EBUSY, f"no standby could take over now: {why}")
         self.switching.set()
         return self._own.name, head.term
+
+    def forget(self, name: str) -> tuple[str, float]:
+        """Has a member removed that is gone for good. Returns its address, and for how long it has
+        not reported. Raises ENOENT; EBUSY, which says why it is not forgotten."""
+        if name == self._own.name:
+            raise FsError(Status.EBUSY, f"{name} is active: nobody else can forget it now")
+        seen = self._seen.get(name)
+        if seen is None:
+            names = ", ".join(self._seen) or "none"
+            raise FsError(
+                Status.ENOENT, f"the journal has no metaserver {name}; beside the active: {names}"
+            )
+        silent_s = max(0.0, self._clock() - seen.heard_s)
+        if silent_s < FORGET_S:
+            raise FsError(
+                Status.EBUSY,
+                f"{name} has been heard of {duration(silent_s)} ago, or this metaserver is active "
+                f"only since then: stop {name}, and try again after {duration(FORGET_S)}",
+            )
+        if name not in self._forgetting:
+            self._forgetting.append(name)
+        return seen.member.address, silent_s
 
 
 def health_of(door: Journal) -> EngineHealth | None:

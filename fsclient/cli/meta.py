@@ -28,6 +28,7 @@ from fscommon.rpc.caller import Caller
 from fscommon.rpc.snapshot import read_snapshot
 
 from .frame import EXIT_INTERRUPTED, EXIT_USAGE, Command, Group, Reach, json_option, reaching, show
+from .meta_forget import meta_forget
 from .meta_switch import meta_switch
 from .words import number, size
 
@@ -42,6 +43,7 @@ def meta() -> None:
     them."""
 
 
+meta.add_command(meta_forget)
 meta.add_command(meta_switch)
 
 

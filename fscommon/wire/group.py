@@ -1,4 +1,4 @@
-"""What STATUS says of several metaservers over one journal, and the bodies of META_SWITCH.
+"""Several metaservers over one journal: what STATUS says, bodies of META_SWITCH and META_FORGET.
 
 A metaserver that is alone has no group: no rows, and a journal without an engine. Times are seconds
 on the clock of the active metaserver alone, which all of this comes from.
@@ -95,4 +95,23 @@ class MetaSwitching:
     term: U64
 
 
-GROUP_BODIES: Final[dict[Op, tuple[type, type]]] = {Op.META_SWITCH: (MetaSwitch, MetaSwitching)}
+@dataclass(frozen=True, slots=True)
+class MetaForget:
+    """Asks the active metaserver to take one that is gone for good out of the group."""
+
+    name: Text
+
+
+@dataclass(frozen=True, slots=True)
+class MetaForgetting:
+    """Reply to META_FORGET: what was known of that metaserver. It is no member when STATUS does not
+    show it any more."""
+
+    address: Text
+    seconds_since_report: float
+
+
+GROUP_BODIES: Final[dict[Op, tuple[type, type]]] = {
+    Op.META_SWITCH: (MetaSwitch, MetaSwitching),
+    Op.META_FORGET: (MetaForget, MetaForgetting),
+}

@@ -103,6 +103,7 @@ class Op(IntEnum):
     BACKUP_NEXT = 226
     BACKUP_END = 227
     META_SWITCH = 228
+    META_FORGET = 229
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,7 @@ SPECS: dict[Op, Spec] = {
     Op.BACKUP_NEXT: _SAFE,
     Op.BACKUP_END: _SAFE,
     Op.META_SWITCH: Spec(Retry.NEVER),
+    Op.META_FORGET: Spec(Retry.NEVER),
 }
 
 # Mutations whose reply also registers the inode that they created as open.

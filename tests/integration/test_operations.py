@@ -41,6 +41,7 @@ ELSEWHERE = {
     "target add": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
     "target set-state": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
     "meta switch": "tests/integration/test_meta_switch.py::test_a_hand_over_under_a_writer",
+    "meta forget": "tests/integration/test_recovery_of_metaservers.py::test_one_that_is_gone",
     "meta restore": "tests/integration/test_meta_backup.py::test_names_come_back",
     "meta verify": "tests/integration/test_meta_backup.py::test_names_come_back",
     "trash restore PATH": "tests/fuse/test_trash.py::test_rm_r_and_back",

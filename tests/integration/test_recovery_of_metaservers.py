@@ -2,6 +2,7 @@
 and without one that is gone for good. Real programs over a real etcd.
 """
 
+import json
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import load_key
 from fscommon.errors import RefusedError
 from fscommon.net.stream import connect
+from metaserver.group_status import FORGET_S
 from tests.cluster.cluster import Cluster
 from tests.cluster.etcd import EtcdCluster, running_etcd
 from tests.cluster.process import PATIENCE, Program, wait_until
@@ -270,3 +272,30 @@ def test_a_new_journal_is_begun_from_the_store_of_one(group: Group) -> None:
     first.kill()
     group.wait_active(second)
     assert group.has_files("before") and group.has_files("after")
+
+
+# ---- one that is gone for good ------------------------------------------------------------------
+
+
+def test_one_that_is_gone(group: Group) -> None:
+    group.wait_followed()
+    cli, second = group.cli, group.second
+    assert "metaserver is active" in cli.run("meta", "forget", "metaserver", code=1).stderr
+    assert "no metaserver nobody" in cli.run("meta", "forget", "nobody", code=1).stderr
+    second.kill()
+    refused = cli.run("meta", "forget", "metaserver-2", code=1).stderr
+    assert "metaserver-2 has been heard of" in refused and refused.count("\n") == 1
+    forgotten: list[dict[str, object]] = []
+
+    def is_forgotten() -> bool:
+        ended = cli.end("meta", "forget", "metaserver-2", "--json")
+        if ended.code == 0:
+            forgotten.append(json.loads(ended.stdout))
+        return ended.code == 0
+
+    assert wait_until(is_forgotten, FORGET_S + FOLLOWS_S_MAX)
+    assert forgotten[0]["name"] == "metaserver-2"
+    assert float(str(forgotten[0]["seconds_since_report"])) >= FORGET_S
+    assert set(group.roles()) == {"metaserver"}
+    second.start()
+    group.wait_followed()  # it is a member again

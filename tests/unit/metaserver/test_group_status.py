@@ -8,12 +8,13 @@ from fscommon.errors import FsError, Status
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from fscommon.wire.codec import decode, encode
-from fscommon.wire.group import ALONE, MetaSwitch, MetaSwitching
+from fscommon.wire.group import ALONE, MetaForget, MetaForgetting, MetaSwitch, MetaSwitching
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 from metaserver.group_metrics import forget_active, show_active
 from metaserver.group_status import (
     APPENDS_S,
+    FORGET_S,
     NEAR_ENTRIES,
     SILENT_S,
     AppendTimes,
@@ -200,6 +201,48 @@ async def test_who_has_handed_over_claims_nothing_for_a_while(holds_back_s: floa
 
 
 # ---- the ops ------------------------------------------------------------------------------------
+
+
+def test_what_is_forgotten(world: World) -> None:
+    world.look(OWN, OTHER)
+    with pytest.raises(FsError, match=r"EBUSY.*a is active"):
+        world.view.forget("a")
+    with pytest.raises(FsError, match=r"ENOENT.*no metaserver c; beside the active: b"):
+        world.view.forget("c")
+    world.now_s += FORGET_S - 1
+    with pytest.raises(FsError, match=r"EBUSY.*b has been heard of 59 s ago"):
+        world.view.forget("b")
+    assert world.view.to_forget() == []
+    world.now_s += 2
+    for _ in range(2):
+        assert world.view.forget("b") == ("h2:7400", FORGET_S + 1)
+    assert world.view.to_forget() == ["b"]
+    world.view.forgot("b")
+    world.look(OWN)
+    assert world.view.to_forget() == [] and world.view.status().standbys == ()
+
+
+def test_one_that_reports_again_is_not_forgotten(world: World) -> None:
+    world.look(OTHER)
+    world.now_s += 2 * FORGET_S
+    world.look(replace(OTHER, reports=2))
+    with pytest.raises(FsError, match="EBUSY"):
+        world.view.forget("b")
+
+
+def test_forgetting_by_an_op(world: World) -> None:
+    bench = Bench()
+    admin = Client(bench, bench.connect("admin"))
+    with pytest.raises(FsError, match="this metaserver is alone"):
+        admin.call(Op.META_FORGET, MetaForget("b"))
+    bench.engine.services.group = world.view
+    world.look(OTHER)
+    world.now_s += 2 * FORGET_S
+    with pytest.raises(FsError, match="EPERM"):
+        Client(bench, bench.connect("meta")).call(Op.META_FORGET, MetaForget("b"))
+    reply = admin.call(Op.META_FORGET, MetaForget("b"))
+    assert reply == MetaForgetting("h2:7400", 2 * FORGET_S)
+    assert world.view.to_forget() == ["b"]
 
 
 def test_ops_of_a_metaserver_that_is_alone() -> None:

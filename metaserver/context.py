@@ -23,10 +23,14 @@ from metaserver.membership import Membership
 from metaserver.numbers import InodeNumbers
 from metaserver.quota.table import Charge, QuotaTable
 from metaserver.sessions import Sessions
+from metaserver.store.journal import PAYLOAD_MAX
 from metaserver.store.waist import StoreRoom
 from metaserver.trash import TrashTable
 
 CELLS_MAX: Final = 20_000  # uncommitted cells; connections pause above this
+# Uncommitted bytes of keys and values; an entry of a journal has PAYLOAD_MAX at most. Above it,
+# connections pause; requests that have waited for leases run until it is twice.
+BYTES_MAX: Final = PAYLOAD_MAX // 4
 _CELLS_MIN: Final = 64
 _CELL_SIZE: Final = 32 << 10  # a cell may need so much of the store: fresh pages on its path
 _MUCH: Final = StoreRoom(0, 1 << 44)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from fscommon.errors import BraidError, FsError, ProtocolError, RangeError, Status
+from fscommon.errors import FsError, ProtocolError, RangeError, Status
 from fscommon.layout.quota import NO_LIMITS, QuotaKind
 from fscommon.limits import REQUESTS_IN_FLIGHT_MAX
 from fscommon.types import Ino, RequestId, SessionId, Txn
@@ -31,10 +31,10 @@ from fscommon.wire.messages import Failure, Replay
 from fscommon.wire.ops import Op
 from metaserver.confine import check_key, confine
 from metaserver.connection import Connection
-from metaserver.context import Context, ParkedError, Services
+from metaserver.context import BYTES_MAX, Context, ParkedError, Services
 from metaserver.dispatch import row_of
 from metaserver.durable import DurableWaiters
-from metaserver.lease_gate import LeaseGate, OpCall
+from metaserver.lease_gate import LeaseGate, OpCall, WaitError
 from metaserver.leases.holders import Claim
 from metaserver.ops.locks import lock_events_key
 from metaserver.ops.row import PURPOSES, Access, OpRow
@@ -76,14 +76,6 @@ class _Outcome:
     txn: Txn
     hold: Txn  # the reply leaves when this transaction is durable
     truncate: Ino | None = None
-
-
-class _WaitError(BraidError):
-    """The request conflicts with leases of other sessions: it waits with this claim."""
-
-    def __init__(self, claim: Claim) -> None:
-        super().__init__("waits for a lease")
-        self.claim = claim
 
 
 class Engine:
@@ -152,7 +144,7 @@ class Engine:
         except ParkedError as parked:
             connection.holds(frame)
             self._parked.setdefault(parked.key, []).append((connection, frame))
-        except _WaitError as waiting:
+        except WaitError as waiting:
             self.gate.wait(waiting.claim, connection, frame)
         except RangeError as error:
             self.refused(connection, row.op, error)
@@ -176,6 +168,8 @@ class Engine:
         if frame.header.flags & FLAG_REPLAY:
             return self._replay(session, row, frame, time)
         self._check_served(row, session, connection)
+        if row.mutation and self._overlay.filling.size > 2 * BYTES_MAX:  # many have waited
+            raise ParkedError(_ROOM)
         return self._run(connection, row, frame, time, claim)
 
     def _admit(
@@ -231,7 +225,7 @@ class Engine:
                 call.request = confine(tx, row, call.request, context)
             reporters = row.reporters(call.request, context) if row.reporters is not None else ()
             if has_leases and (wait := self.gate.pass_or_wait(tx, call, reporters)) is not None:
-                raise _WaitError(wait)
+                raise WaitError(wait)
             reply = row.run(tx, call.request, context)
             if has_leases and self.gate.is_auditing:
                 self.gate.audit(tx, call)
@@ -529,6 +523,10 @@ class Engine:
             release()
         self._resume(ino, time)
 
+    def has_room(self, time: Time) -> None:
+        """A batch was committed: runs what waited because it was too large."""
+        self._resume(_ROOM, time)
+
     def _resume(self, key: Hashable, time: Time) -> None:
         """Runs the requests again that were parked under this key."""
         for connection, frame in self._parked.pop(key, ()):
@@ -558,7 +556,8 @@ class Engine:
 
     @property
     def overfull(self) -> bool:
-        return len(self._overlay.filling.cells) > self.progress.cells_max
+        filling = self._overlay.filling
+        return len(filling.cells) > self.progress.cells_max or filling.size > BYTES_MAX
 
     def freeze(self) -> Batch:
         """Returns the next batch for the store. `committed` must follow before the next freeze."""
@@ -589,6 +588,7 @@ class Engine:
 
 
 _DOOMED: Final = ord("Z")
+_ROOM: Final = "room"  # no key of others is a text
 
 
 def _raise_again(connection: Connection, op: Op) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fscommon.errors import FsError, Status
+from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
     LEASE_ENTRIES,
@@ -54,6 +54,14 @@ class OpCall:
     claim: Claim | None = None
     needs: list[Need] = field(default_factory=list)
     withheld: int = 0
+
+
+class WaitError(BraidError):
+    """The request conflicts with leases of other sessions: it waits with this claim."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__("waits for a lease")
+        self.claim = claim
 
 
 class LeaseGate:

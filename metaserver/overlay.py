@@ -20,12 +20,14 @@ Cell = tuple[bytes | None, SessionId, Txn]
 
 
 class Generation:
-    """Cells by key. Keys are sorted only when somebody reads a range."""
+    """Cells by key. Keys are sorted only when somebody reads a range. size: bytes of the keys and
+    values that were put, also of those that were replaced since."""
 
-    __slots__ = ("_order", "_unordered", "cells", "note")
+    __slots__ = ("_order", "_unordered", "cells", "note", "size")
 
     def __init__(self) -> None:
         self.cells: dict[bytes, Cell] = {}
+        self.size = 0
         self._order: SortedList = SortedList()
         self._unordered: list[bytes] = []
         self.note = self._unordered.append  # called for each key that is new in cells
@@ -58,6 +60,7 @@ class Overlay:
         cells, note = self.filling.cells, self.filling.note
         committing = self.committing.cells
         foreign = Txn(0)
+        self.filling.size += sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))
         for key, value in writes.items():
             old = cells.get(key)
             if old is None:

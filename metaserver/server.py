@@ -121,6 +121,7 @@ class Metaserver:
         self._truncation = Truncation(engine, committer, storage, tasks, self._now)
         tasks.start_soon(self._now.run)
         tasks.start_soon(committer.run)
+        tasks.start_soon(self._run_after_commits)
         background = Background(engine, committer, storage, metrics, self._now)
         tasks.start_soon(Reaper(background).run)
         tasks.start_soon(TrashExpiry(background).run)
@@ -236,6 +237,13 @@ class Metaserver:
         self._after_requests()
         await self._flush(connection, stream)
         await self._committer.room()
+
+    async def _run_after_commits(self) -> None:
+        """Runs what had no room in the batch that was committed."""
+        while True:
+            await self._committer.committed.wait()
+            self.engine.has_room(self._now())
+            self._after_requests()
 
     def _after_requests(self) -> None:
         self._committer.changed()

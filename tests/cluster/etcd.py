@@ -138,8 +138,10 @@ class EtcdCluster:
         peers = self._peers(rows)
         self.members = tuple(self._member(row, peers) for row in rows)
 
-    def _member(self, row: _Row, peers: str, state: str = "new") -> EtcdMember:
-        data = self._data / f"data-{row.name}"
+    def _member(
+        self, row: _Row, peers: str, state: str = "new", data: Path | None = None
+    ) -> EtcdMember:
+        data = data or self._data / f"data-{row.name}"
         argv = (self._program, *self._options(row, peers, state, data))
         program = Program(row.name, argv, self._folder, row.place.enter)
         return EtcdMember(row.name, row.port, row.peer_port, row.place, data, program)
@@ -182,23 +184,47 @@ class EtcdCluster:
         options["data-dir"] = str(data)  # last: no other program has it
         return [f"--{key}={value}" for key, value in options.items()]
 
-    def replace(self, member: EtcdMember) -> EtcdMember:
+    def replace(self, member: EtcdMember, data: Path | None = None) -> EtcdMember:
         """Removes a member, and adds an empty one with a new identity at the same addresses: what
-        an administrator does whose host was lost. Returns the new one, which is healthy."""
+        an administrator does whose host was lost. data: where it stores; None: at the usual place.
+        Returns the new one, which is healthy."""
         member.program.stop()
+        shutil.rmtree(member.data)
         others = tuple(one for one in self.members if one != member)
         endpoints = tuple(one.endpoint for one in others)
         identity = self._identity(member, endpoints)
         self.control("member", "remove", f"{identity:x}", endpoints=endpoints)
-        shutil.rmtree(member.data)
-        peer_url = self._url(member, member.peer_port)
-        self.control("member", "add", member.name, f"--peer-urls={peer_url}", endpoints=endpoints)
+        self._add(member, endpoints)
         row = _Row(member.name, member.port, member.peer_port, member.place)
-        new = self._member(row, self._peers((*others, row)), "existing")
+        new = self._member(row, self._peers((*others, row)), "existing", data)
         self.members = tuple(new if one == member else one for one in self.members)
         new.program.start(ready=False)
         self.wait_healthy()
         return new
+
+    def _add(self, member: EtcdMember, endpoints: tuple[str, ...]) -> None:
+        """etcd refuses for some seconds after its members have connected to each other anew."""
+        peer_url = self._url(member, member.peer_port)
+        words = ("member", "add", member.name, f"--peer-urls={peer_url}")
+
+        def is_added() -> bool:
+            try:
+                self.control(*words, endpoints=endpoints)
+            except ProcessError as error:
+                if "unhealthy cluster" not in str(error):
+                    raise
+                return False
+            return True
+
+        if not wait_until(is_added, HEALTHY_SECONDS_MAX):
+            raise ProcessError(f"etcd does not accept {member.name}")
+
+    def lead(self, member: EtcdMember) -> None:
+        """Makes this member the leader."""
+        leader = self.leader()
+        if leader != member:
+            identity = self._identity(member, self.endpoints)
+            self.control("move-leader", f"{identity:x}", endpoints=(leader.endpoint,))
 
     def _identity(self, member: EtcdMember, endpoints: tuple[str, ...]) -> int:
         listed = json.loads(self.control("member", "list", "-w", "json", endpoints=endpoints))

@@ -40,8 +40,9 @@ from tests.model.linearizability import Operation
 
 pytestmark = [pytest.mark.mount, pytest.mark.expects_warnings, pytest.mark.timeout(3600 * PATIENCE)]
 
-MEDIAN_S_MAX = {True: 6.0 * PATIENCE, False: 0.5 * PATIENCE}  # by whether it is a crash
-P99_S_MAX = 8.0 * PATIENCE
+# What is promised, and asserted of the long form; the short one runs beside other tests.
+CRASH_MEDIAN_S_MAX, CRASH_P99_S_MAX, PLANNED_MEDIAN_S_MAX = 6.0, 8.0, 0.5
+SLACK_OF_SHORT_FORM = 3.0
 SHORT, LONG = 6, 50  # take-overs
 ENGINE = os.environ.get("BRAIDFS_TAKE_OVER_ENGINE", ETCD)
 PACE_S = 0.05
@@ -83,17 +84,18 @@ def _plan(test: str, count: int) -> _Plan:
     return _Plan(faults, chance)
 
 
-def _check(figures: Sequence[Figure], show_figure: ShowFigure) -> None:
+def _check(figures: Sequence[Figure], slack: float, show_figure: ShowFigure) -> None:
     by_kind = {name: [one.pause_s for one in figures if one.kind == name] for name in FAULTS}
     for name, pauses in by_kind.items():
         if pauses:
             show_figure(f"{len(pauses):2} of {name:16} {_words(pauses)}")
-    for kinds, is_crash in ((CRASHES, True), (PLANNED, False)):
-        pauses = [pause_s for name in kinds for pause_s in by_kind[name]]
-        if not pauses:
-            continue
-        assert statistics.median(pauses) < MEDIAN_S_MAX[is_crash], _words(pauses)
-        assert not is_crash or _quantile(pauses, 0.99) < P99_S_MAX, _words(pauses)
+    if crashes := [pause_s for name in CRASHES for pause_s in by_kind[name]]:
+        show_figure(f"{len(crashes):2} of all crashes    {_words(crashes)}")
+        assert statistics.median(crashes) < CRASH_MEDIAN_S_MAX * slack
+        assert _quantile(crashes, 0.99) < CRASH_P99_S_MAX * slack
+    if planned := [pause_s for name in PLANNED for pause_s in by_kind[name]]:
+        show_figure(f"{len(planned):2} of all planned    {_words(planned)}")
+        assert statistics.median(planned) < PLANNED_MEDIAN_S_MAX * slack
 
 
 def _words(pauses: Sequence[float]) -> str:
@@ -153,7 +155,7 @@ def test_take_overs(group: Group, tmp_path: Path, full: bool, show_figure: ShowF
     manner = Manner(PACE_S, to_the_end=False)
     history = histories.record(_bases(group, "names"), scripts, meanwhile, manner)
     show_figure(f"{_judged(history)} operations of four clients are linearizable")
-    _check(figures, show_figure)
+    _check(figures, PATIENCE * (1.0 if full else SLACK_OF_SHORT_FORM), show_figure)
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ import trio
 
 from fscommon.errors import ConfigError
 from fscommon.observe.log import Log, RateLimit
-from fscommon.wire.group import CANNOT_FOLLOW
+from fscommon.wire.group import CANNOT_FOLLOW, STANDS_BY
 from metaserver.owners import Owner
 from metaserver.records import SCHEMA_KEY, SCHEMA_VERSION, unpack_number
 from metaserver.store.follower import Follower, ForeignStateError, NeedsCopyError, Schema
@@ -125,7 +125,7 @@ class Standby:
         )
         lost = f". It has no names: {self._own.lost}" if self._own.lost else ""
         outdated = f". {CANNOT_FOLLOW}: {self._outdated}" if self._outdated else ""
-        return f"this metaserver is a standby: {where}{lost}{outdated}"
+        return f"{STANDS_BY}: {where}{lost}{outdated}"
 
     async def until_claimed(self, followed: Callable[[], None]) -> Claimed:
         """followed: called when the journal has been read for the first time. Raises ConfigError

@@ -10,8 +10,9 @@ import trio
 from rich.console import Console
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import AuthenticationError, BraidError
+from fscommon.errors import AuthenticationError, BraidError, RefusedError
 from fscommon.observe.status import node_json
+from fscommon.wire.group import STANDS_BY
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
@@ -83,7 +84,8 @@ def _print_nodes(console: Console, reply: StatusReply) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A server's round trips. seconds: of each, after the handshake. error: empty after success."""
+    """A server's round trips. seconds: of each, after the handshake. error: empty after success.
+    is_standby: a metaserver that has proved itself, and answers nothing more."""
 
     kind: str
     name: str
@@ -91,6 +93,7 @@ class Ping:
     connect_s: float
     seconds: tuple[float, ...]
     error: str
+    is_standby: bool = False
 
     def as_json(self) -> dict[str, Any]:
         times = [round(s * 1e6, 1) for s in sorted(self.seconds)]
@@ -103,6 +106,7 @@ class Ping:
             "median_us": times[len(times) // 2] if times else None,
             "slowest_us": times[-1] if times else None,
             "error": self.error,
+            "standby": self.is_standby,
         }
 
 
@@ -113,7 +117,7 @@ class Ping:
         ("braidfs node ping", "The metaservers and every storage server."),
         ("braidfs node ping stor1 --count 50", "One storage server, thoroughly."),
     ],
-    exits={EXIT_UNHEALTHY: "a server did not answer"},
+    exits={EXIT_UNHEALTHY: "a server did not answer, or no metaserver is active"},
 )
 @click.argument("names", nargs=-1)
 @click.option(
@@ -129,11 +133,14 @@ def node_ping(reach: Reach, names: tuple[str, ...], count: int, as_json: bool) -
     """Connect to servers from this machine, prove the key, and time round trips.
 
     NAMES are names or addresses of storage servers, as node list shows them; without any, all
-    servers are tried, including the metaservers.
+    servers are tried, including the metaservers. A standby metaserver proves the key and answers
+    no more.
     """
     pings = run_trio(_ping_all, reach, names, count)
     show([one.as_json() for one in pings], as_json, lambda console: _print_pings(console, pings))
-    return EXIT_UNHEALTHY if any(one.error for one in pings) else EXIT_DONE
+    metaservers = [one for one in pings if one.kind == "metaserver"]
+    is_idle = bool(metaservers) and all(one.is_standby for one in metaservers)
+    return EXIT_UNHEALTHY if is_idle or any(one.error for one in pings) else EXIT_DONE
 
 
 async def _ping_all(reach: Reach, names: Sequence[str], count: int) -> list[Ping]:
@@ -181,6 +188,11 @@ async def _ping(reach: Reach, place: tuple[str, str, str], count: int) -> Ping:
                 seconds.append(time.perf_counter() - sent)
     except AuthenticationError:
         raise
+    except RefusedError as error:
+        connect_s = time.perf_counter() - started
+        is_standby = STANDS_BY in str(error)
+        said = "" if is_standby else str(error)
+        return Ping(kind, name, address, connect_s, (), said, is_standby)
     except BraidError as error:
         return Ping(kind, name, address, 0.0, tuple(seconds), str(error))
     return Ping(kind, name, address, connect_s, tuple(seconds), "")
@@ -197,6 +209,10 @@ def _print_pings(console: Console, pings: list[Ping]) -> None:
         seen = one.as_json()
         if one.error:
             rows.append((one.kind, one.name, one.address, "[red]no answer[/]", "", "", one.error))
+            continue
+        if one.is_standby:
+            connect = f"{seen['connect_us']:.0f} µs"
+            rows.append((one.kind, one.name, one.address, connect, "", "", "stands by"))
             continue
         connect, fastest, median = (f"{seen[key]:.0f} µs" for key in _TIMES)
         rows.append((one.kind, one.name, one.address, connect, fastest, median, ""))

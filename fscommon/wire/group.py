@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from fscommon.ranges import U64, Many, Message, Text
 from fscommon.wire.ops import Op
 
+STANDS_BY: Final = "this metaserver is a standby"  # how its refusal of a connection begins
 # What a standby of a former release says to whoever asks it, before the reason.
 CANNOT_FOLLOW: Final = "it cannot follow the journal"
 

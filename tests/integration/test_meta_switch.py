@@ -159,8 +159,13 @@ def test_status_shows_the_group(cluster: Cluster) -> None:
     refused = cli.run("status", code=4).stderr
     assert f"the active metaserver is metaserver at {HOST}:{first.port}" in refused
     assert refused.count("\n") == 1 and "Name all metaservers" in refused
+    (ping,) = cli.json("node", "ping", code=3)
+    assert ping["standby"] and not ping["error"] and ping["connect_us"] > 0
     cli.reaching(second, first)
     assert "healthy" in cli.text("status"), "the next one of the list is asked"
+    pings = cli.json("node", "ping")
+    assert [one["standby"] for one in pings] == [True, False, False]
+    assert not any(one["error"] for one in pings) and "stands by" in cli.text("node", "ping")
 
     def shows(server: ServerPlan, **values: float) -> bool:
         return all(metric(server, f"braidfs_{name}") == value for name, value in values.items())

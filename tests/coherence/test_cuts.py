@@ -13,6 +13,8 @@ import random
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
@@ -25,8 +27,8 @@ from tests.coherence import histories
 from tests.coherence.conftest import LinkedMaker
 from tests.coherence.histories import Manner
 from tests.coherence.judging import MODELS, judge, make_chance, make_scripts, record_and_judge
-from tests.coherence.links import META, STORES, LinkCutter, client_name, directions
-from tests.model.file_models import Release, TryLock
+from tests.coherence.links import META, STORES, LinkCutter, Linked, client_name, directions
+from tests.model.file_models import Append, Release, TryLock
 from tests.model.linearizability import NEVER, UNKNOWN, Operation
 
 pytestmark = [
@@ -169,6 +171,49 @@ def test_two_clients_and_a_cut_that_is_too_long(linked: LinkedMaker) -> None:
     print(f"{len(history)} operations, of which {_unknown(history)} nobody knows the outcome of")
 
 
+def test_others_see_zeros_of_a_lost_append_at_most(linked: LinkedMaker) -> None:
+    """A client gives up a file while its storage servers are dead, and is cut off before they are
+    back: what others see of the bytes that it could not send is their length."""
+    two = linked(2, SESSION_S)
+    one, other = (base / "log" for base in two.folder("lost"))
+    before = b"." * (1 << 20)  # too long for the inode's record
+    with one.open("ab", buffering=0) as file:
+        file.write(before)
+        os.fsync(file)
+    with ThreadPoolExecutor(2) as threads:
+        for server in two.cluster.storageservers:
+            server.kill()
+        lost = threads.submit(_append, one, b"lost")
+        time.sleep(0.3)
+        kept = threads.submit(_append, other, b"kept")
+        time.sleep(0.5)  # the first client is asked to give up the file
+        LinkCutter(two).cut_until_evicted(
+            1, directions(client_name(1))["both"], lambda: _start(two)
+        )
+        assert kept.result(STEP_SECONDS_MAX) == 0
+        assert lost.result(STEP_SECONDS_MAX) == errno.EIO
+    assert other.read_bytes() in (before + b"kept", before + bytes(4) + b"kept")
+    assert one.read_bytes() == other.read_bytes()
+
+
+def _append(path: Path, octets: bytes) -> int:
+    """0 or the errno of the write, or of the fsync behind it."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, octets)
+        os.fsync(fd)
+    except OSError as error:
+        return error.errno or -1
+    finally:
+        os.close(fd)
+    return 0
+
+
+def _start(linked: Linked) -> None:
+    for server in linked.cluster.storageservers:
+        server.start()
+
+
 def _unknown(history: list[Operation]) -> int:
     return sum(one.result is UNKNOWN for one in history)
 
@@ -204,12 +249,22 @@ def test_clients_that_are_cut_off_again_and_again(
     scripts = make_scripts(kind, make_chance(), count, COUNT_MAX)
     manner = Manner(PACE_S[kind], is_careful=True, to_the_end=False)
     history = histories.record(bases, scripts, meanwhile, manner)
-    judge([*history, *freed] if kind == "locks" else history, MODELS[kind])
+    extra = {"locks": freed, "appends": _zeros(history)}
+    judge([*history, *extra.get(kind, [])], MODELS[kind])
     assert len(cutter.lost) == len(rounds) and all(cutter.lost)
     for client in range(count):  # each client went on with its new session
         own = [one for one in history if one.client == client]
         assert any(one.result is not UNKNOWN for one in own[-20:]), f"client {client + 1} is stuck"
     print(f"{len(history)} operations, {_unknown(history)} of unknown outcome")
+
+
+def _zeros(history: list[Operation]) -> list[Operation]:
+    """Instead of each append that may be lost there may be zeros (docs/SEMANTICS.md)."""
+    return [
+        replace(one, argument=Append(one.argument.file, bytes(len(one.argument.record))))
+        for one in history
+        if one.result is UNKNOWN and isinstance(one.argument, Append)
+    ]
 
 
 def _freed_locks(client: int) -> list[Operation]:

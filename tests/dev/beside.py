@@ -21,6 +21,7 @@ FOLDERS = (
     "tests/model/test_linearizability.py",
     "tests/model/test_lock_table.py",
     "tests/model/test_metaserver_replay.py",
+    "tests/model/test_mirrors.py",
     "tests/model/test_takeover.py",
     "tests/deployment/test_package.py",
     # They have clusters of their own, and wait for leases that run out.

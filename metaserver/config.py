@@ -108,9 +108,12 @@ class MetaserverConfig:
             raise ValueError(f"name: '{self.own_name}' has other characters than A-Z a-z 0-9 . _ -")
         try:
             self.journal_settings()
-            parse_address(self.own_address)
         except ConfigError as error:
             raise ValueError(f"journal: {error}") from error
+        try:
+            parse_address(self.own_address)
+        except ConfigError as error:
+            raise ValueError(f"{'address' if self.address else 'listen'}: {error}") from error
 
     @property
     def own_name(self) -> str:

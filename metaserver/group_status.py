@@ -2,7 +2,7 @@
 
 Threads that ask the journal put what they have seen here (`saw_members`, `saw_engine`,
 `appended`); the event loop makes STATUS of it and asks nobody. Times are passed in, or come from
-the clock of the active metaserver's lease. A standby says how far it is every REPORT_S, and is
+the clocks of the active metaserver. A standby says how far it is every REPORT_S, and is
 looked at every LOOK_S: so a standby that keeps up may seem some seconds behind, and no more.
 """
 
@@ -15,6 +15,7 @@ from typing import Final, Protocol, runtime_checkable
 import trio
 
 from fscommon.errors import FsError, Status
+from fscommon.observe.health import SILENT_STANDBY_S
 from fscommon.observe.words import duration
 from fscommon.wire.group import EngineServer, GroupStatus, JournalStatus, MetaserverStatus
 from metaserver.store.journal import EngineHealth, EngineMember, Head, Journal, Member
@@ -22,7 +23,6 @@ from metaserver.store.terms import ActiveLease
 
 LOOK_S: Final = 2.0  # between two looks at the members
 ASK_S: Final = 5.0  # between two questions to the servers of the engine
-SILENT_S: Final = 10.0  # who has not reported for so long takes nothing over
 FORGET_S: Final = 60.0  # who has reported since then is not forgotten
 NEAR_ENTRIES: Final = 2000  # a standby that lacks more is not handed over to
 APPENDS_S: Final = 60.0
@@ -84,6 +84,7 @@ class GroupView:
         head: Callable[[], Head],
         lease: ActiveLease,
         clock: Callable[[], float],
+        lease_clock: Callable[[], float] | None = None,
     ) -> None:
         self.switching = trio.Event()
         self.appends = AppendTimes()
@@ -93,6 +94,7 @@ class GroupView:
         self._head = head
         self._lease = lease
         self._clock = clock
+        self._lease_clock = lease_clock or clock
         self._seen: dict[str, _Seen] = {}
         self._forgetting: list[str] = []
         self._places: deque[tuple[float, int]] = deque(maxlen=_PLACES_MAX)
@@ -154,7 +156,7 @@ class GroupView:
     @property
     def silence_s(self) -> float:
         """Since the last change of the journal that has succeeded was sent."""
-        return max(0.0, self._clock() - self._lease.proven_s)
+        return max(0.0, self._lease_clock() - self._lease.proven_s)
 
     @property
     def head(self) -> Head:
@@ -239,7 +241,7 @@ def _why_not(seen: _Seen, head: Head, now_s: float) -> str:
     silent_s = now_s - seen.heard_s
     if not seen.is_alive:
         return f"{member.name} has not reported yet since the last take-over"
-    if silent_s > SILENT_S:
+    if silent_s > SILENT_STANDBY_S:
         return f"{member.name} has not reported for {duration(silent_s)}"
     if member.log != head.log:
         return f"{member.name} has followed another journal"

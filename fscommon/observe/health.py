@@ -21,10 +21,10 @@ _UNDURABLE_MAX: Final = 50_000
 # playbooks renew in the last 30 days; monitoring/alerts.yml has this number, too
 CERTIFICATE_DAYS_MIN: Final = 21
 _DAY_S: Final = 86400
-_SILENT_STANDBY_S: Final = 10.0
+SILENT_STANDBY_S: Final = 10.0  # who has not reported for so long takes nothing over
 _LATE_STANDBY_S: Final = 15.0  # it reports seldom, so one that follows seems some seconds late
 # A metaserver that is active since then has not heard of all others yet.
-_NEW_S: Final = 10.0
+_NEW_S: Final = SILENT_STANDBY_S
 ENGINE_FULL: Final = 0.8  # monitoring/alerts.yml has this number, too
 _ENGINE_ALMOST_FULL: Final = 0.95
 _SLOW_APPEND_S: Final = 0.3  # one in a hundred may take so long; it is 1 to 10 ms otherwise
@@ -146,7 +146,7 @@ def silent_standbys(status: StatusReply) -> list[MetaserverStatus]:
     """Those that have not reported to the journal for too long."""
     if status.group.is_alone or status.uptime_s < _NEW_S:
         return []
-    return [row for row in status.group.standbys if row.seconds_since_report > _SILENT_STANDBY_S]
+    return [row for row in status.group.standbys if row.seconds_since_report > SILENT_STANDBY_S]
 
 
 def _standbys(status: StatusReply, silences: Mapping[str, str]) -> list[Problem]:

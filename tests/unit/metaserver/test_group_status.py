@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fscommon.errors import FsError, Status
+from fscommon.observe.health import SILENT_STANDBY_S
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from fscommon.wire.codec import decode, encode
@@ -16,7 +17,6 @@ from metaserver.group_status import (
     APPENDS_S,
     FORGET_S,
     NEAR_ENTRIES,
-    SILENT_S,
     AppendTimes,
     GroupView,
     health_of,
@@ -115,8 +115,8 @@ def test_who_may_take_over(world: World) -> None:
     [
         ({"reports": 2}, 100 + NEAR_ENTRIES, 0.0, ""),
         ({"reports": 2}, 101 + NEAR_ENTRIES, 0.0, "b is 2,001 entries behind"),
-        ({"reports": 2}, 100, SILENT_S, ""),
-        ({"reports": 2}, 100, SILENT_S + 1, "b has not reported for 11 s"),
+        ({"reports": 2}, 100, SILENT_STANDBY_S, ""),
+        ({"reports": 2}, 100, SILENT_STANDBY_S + 1, "b has not reported for 11 s"),
         ({"reports": 2, "log": b"x" * 16}, 100, 0.0, "b has followed another journal"),
     ],
 )

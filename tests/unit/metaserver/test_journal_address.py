@@ -113,3 +113,29 @@ def test_the_check_of_a_configuration_shows_no_password(
     assert main(["--config", str(file), "--check"]) == 1
     said = capsys.readouterr()
     assert "has a password in it" in said.err and "hunter2" not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('address = "meta1:0x"', "address: "),
+        ('listen = "meta1:0x"', "listen: "),
+        ('journal = "etcd://h1"', "journal: "),
+        ('name = "a b"', "name: "),
+    ],
+)
+def test_an_error_names_its_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, words: str
+) -> None:
+    file = tmp_path / "metaserver.toml"
+    lines = {
+        "state_directory": f'state_directory = "{tmp_path}"',
+        "key_file": f'key_file = "{tmp_path}/key"',
+        "name": 'name = "m1"',
+        "journal": 'journal = "etcd://e1/braidfs"',
+        line.partition(" ")[0]: line,
+    }
+    file.write_text("\n".join(lines.values()) + "\n")
+    assert main(["--config", str(file), "--check"]) == 1
+    said = capsys.readouterr().err
+    assert words in said and (words == "journal: " or "journal:" not in said)

@@ -38,6 +38,7 @@ from metaserver.standby import Claimed, Own, Standby
 from metaserver.store.journal import FencedError, Journal, JournalError, JournalFullError, Sighting
 from metaserver.store.journaled import DeposedError, JournaledStore, Mark
 from metaserver.store.lmdb import DamagedRecordError, DamagedStoreError
+from metaserver.store.terms import LeaseClock
 from metaserver.store.trimming import Trimming
 from metaserver.store.waist import Store, StoreFullError, StoreUncertainError
 from metaserver.times import Clock
@@ -51,7 +52,7 @@ _LOG_S: Final = 60.0
 
 
 def clock_s() -> float:
-    """Seconds that go on while the machine is suspended: a lease must not outlast that."""
+    """Seconds that go on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -85,6 +86,7 @@ class Group:
         parts.metrics.counter("braidfs_take_overs_total")  # it is shown from the beginning: as 0
         self._is_ready = False
         self._unasked = RateLimit(_LOG_S)
+        self._lease_clock = LeaseClock(clock_s, time.time)
         self._claims_from_s = 0.0
         self._damage = ""  # of the store, found when this metaserver was about to serve
         self._standby: Standby | None = None
@@ -121,6 +123,7 @@ class Group:
             log=self._log,
             claims_from_s=self._claims_from_s,
         )
+        standby.lease_clock = self._lease_clock
         self._standby = standby
         claimed: Claimed | None = None
         self._log.info("standing by", name=self._owner.name)
@@ -168,15 +171,17 @@ class Group:
     async def _be_active(self, door: Journal, claimed: Claimed) -> None:
         parts = self._parts
         head, lease = claimed.head, claimed.lease
-        store = JournaledStore(self._store, door, head, lease=lease, clock=clock_s)
+        clock = self._lease_clock
+        store = JournaledStore(self._store, door, head, lease=lease, clock=clock)
         beating, keeping, asking = (parts.open_door() for _ in range(3))
-        beats = Beats(beating, head, lease, clock_s)
+        beats = Beats(beating, head, lease, clock)
         view = GroupView(
             self._owner.member(Mark.of(head), 0, parts.own.kept),
             engine=parts.engine,
             head=lambda: store.head,
             lease=lease,
             clock=clock_s,
+            lease_clock=clock,
         )
         store.appended = self._timed(view)
         self._view = view
@@ -238,7 +243,7 @@ class Group:
                 key=parts.key,
                 transport=parts.transport,
                 engine=booting.engine(overlay),
-                may_answer=lambda: claimed.lease.holds(clock_s()),
+                may_answer=lambda: claimed.lease.holds(self._lease_clock()),
             )
             async with open_tasks() as watchers:
                 watchers.start_soon(_pass_on, parts.service.stopping, ends)

@@ -91,6 +91,7 @@ class Standby:
         self.store = store
         self.seen: Sighting | None = None
         self.asked_s = clock()
+        self.lease_clock = clock  # of the lease that a claim begins
         self._claims_from_s = claims_from_s
         self._door = door
         self._owner = owner
@@ -178,11 +179,12 @@ class Standby:
         now_s = self._clock()
         may_claim = now_s >= self._claims_from_s and self._watch.may_claim(now_s)
         if self._claiming is None and is_at_end and may_claim:
-            self._claiming = sighting, now_s
+            self._claiming = sighting, self.lease_clock()
         return self._claim(*self._claiming) if self._claiming is not None else None
 
     def _claim(self, seen: Sighting, sent_s: float) -> Claimed | None:
-        """sent_s: when the first attempt was sent; its outcome may be unknown."""
+        """sent_s: when the first attempt was sent, by the clock of the lease; its outcome may be
+        unknown."""
         try:
             head = self._door.claim(seen, str(self._owner))
         except FencedError:

@@ -5,9 +5,12 @@ ANSWER_S ago has succeeded. Another one claims the journal when it has seen no c
 and the claim succeeds only if there was none until then. So nobody answers any more when a claim
 succeeds: the change was made after it was sent, and was seen after it was made; and CLAIM_S is
 longer than ANSWER_S by more than what clocks of two machines drift apart in that time. Only
-monotonic clocks count, each compared with itself alone.
+monotonic clocks count, each compared with itself alone; and for who answers, a step of the wall
+clock may be time that passed unnoticed (LeaseClock).
 """
 
+import threading
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
@@ -16,6 +19,32 @@ from metaserver.store.journal import Sighting
 ANSWER_S: Final = 3.0
 CLAIM_S: Final = 4.0
 BEAT_S: Final = 0.4
+
+
+class LeaseClock:
+    """Seconds for the lease of the active metaserver: as many as have passed on `boot` or on
+    `wall`, whichever says more.
+
+    boot: goes on while the machine is suspended, but not while a hypervisor has stopped it. Then
+    the wall clock is set right when it runs again, and that step ends the lease: nothing is
+    answered until a change that was sent after it has succeeded. A step that means nothing costs a
+    beat. To wait for others to be silent it is no clock: a step would be silence. Any thread may
+    call.
+    """
+
+    def __init__(self, boot: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._boot = boot
+        self._wall = wall
+        self._seen = boot(), wall()
+        self._now_s = self._seen[0]
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        with self._lock:
+            boot_s, wall_s = self._boot(), self._wall()
+            self._now_s += max(0.0, boot_s - self._seen[0], wall_s - self._seen[1])
+            self._seen = boot_s, wall_s
+            return self._now_s
 
 
 class ActiveLease:

@@ -105,8 +105,8 @@ def _lease_from_the_last_attempt(patch: Patch) -> None:
 
 
 def _claim_without_comparing_beats(patch: Patch) -> None:
-    def claim(log: MemoryLog, seen: Sighting, owner: str) -> Head:
-        return real(log, Sighting(seen.head, log.beats), owner)
+    def claim(log: MemoryLog, seen: Sighting, owner: str, term: int = 0) -> Head:
+        return real(log, Sighting(seen.head, log.beats), owner, term)
 
     real = MemoryLog.claim
     patch.setattr(MemoryLog, "claim", claim)

@@ -8,6 +8,7 @@ never taken.
 """
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -32,10 +33,17 @@ CALL_S_MAX: Final = 10.0
 
 
 async def take_copy(
-    address: str, own: LmdbStore, directory: Path, *, key: bytes, transport: Transport | None
+    address: str,
+    own: LmdbStore,
+    directory: Path,
+    *,
+    key: bytes,
+    transport: Transport | None,
+    came: Callable[[int, int], None] = lambda bytes_so_far, bytes_about: None,
 ) -> int:
-    """Replaces the store in `directory`, which `own` has open and which is closed then. Returns how
-    many records were copied. Raises UnreachableError, ForeignStateError, StoreError."""
+    """Replaces the store in `directory`, which `own` has open and which is closed then. came: it is
+    called with the bytes of records that are here, and about how many there are. Returns how many
+    records were copied. Raises UnreachableError, ForeignStateError, StoreError."""
     beside = directory / COPYING
     shutil.rmtree(beside, ignore_errors=True)
     copied = LmdbStore(beside, size_max=0)
@@ -48,7 +56,7 @@ async def take_copy(
                 timeout_s=CALL_S_MAX,
                 transport=transport,
             ) as caller:
-                count = await _receive(caller, copied)
+                count = await _receive(caller, copied, came)
         except (TransportError, ProtocolError, AuthenticationError, FsError) as error:
             raise UnreachableError(f"no copy from {address}: {error}") from error
         _check_cluster(own, copied)
@@ -60,11 +68,19 @@ async def take_copy(
     return count
 
 
-async def _receive(caller: Caller, store: LmdbStore) -> int:
-    count = 0
-    async for _, records in read_snapshot(caller, whole=True, timeout_s=CALL_S_MAX):
+async def _receive(caller: Caller, store: LmdbStore, came: Callable[[int, int], None]) -> int:
+    count = size = about = 0
+
+    def begun(size: int) -> None:
+        nonlocal about
+        about = size
+
+    parts = read_snapshot(caller, whole=True, timeout_s=CALL_S_MAX, begun=begun)
+    async for part, records in parts:
         await trio.to_thread.run_sync(store.commit, records)
         count += len(records)
+        size += len(part.records)
+        came(size, max(size, about))
     return count
 
 

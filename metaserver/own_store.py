@@ -7,12 +7,14 @@ copy: it opens its store as it is, or ends with a sentence.
 """
 
 import time
+from typing import Final
 
 import trio
 
 from fscommon.errors import ConfigError
 from fscommon.net.transport import Transport
-from fscommon.observe.log import Log
+from fscommon.observe.log import Log, RateLimit
+from fscommon.observe.words import size
 from metaserver.config import MetaserverConfig
 from metaserver.copying import take_copy
 from metaserver.last_seen import LastSeen, keep_seen
@@ -22,6 +24,8 @@ from metaserver.store.journaled import has_names
 from metaserver.store.lmdb import DamagedStoreError, LmdbStore
 from metaserver.store.sound import damage_of
 from metaserver.store.waist import StoreError
+
+_TOLD_S: Final = 30.0
 
 
 class OwnStore:
@@ -104,8 +108,21 @@ class OwnStore:
     async def copy(self, address: str) -> LmdbStore:
         """Takes a copy of the state from the active metaserver at the address. Raises
         UnreachableError, ForeignStateError, StoreError."""
+        told = RateLimit(_TOLD_S)
+        told.permit()  # a short copy is told of at its end alone
+
+        def came(so_far: int, about: int) -> None:
+            if told.permit() is not None:
+                done = f"{size(so_far)} of about {size(about)}"
+                self._log.info("taking a copy of the state", active=address, done=done)
+
         count = await take_copy(
-            address, self.store, self._directory, key=self._key, transport=self._transport
+            address,
+            self.store,
+            self._directory,
+            key=self._key,
+            transport=self._transport,
+            came=came,
         )
         self.open()
         self._log.info("took a copy of the state", active=address, records=count)

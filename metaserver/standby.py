@@ -6,6 +6,7 @@ all that the log has. Blocking calls run in a thread, one at a time.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -13,6 +14,7 @@ import trio
 
 from fscommon.errors import ConfigError
 from fscommon.observe.log import Log, RateLimit
+from fscommon.tasks import open_tasks
 from fscommon.wire.group import CANNOT_FOLLOW, STANDS_BY
 from metaserver.owners import Owner
 from metaserver.records import SCHEMA_KEY, SCHEMA_VERSION, unpack_number
@@ -213,13 +215,6 @@ class Standby:
         self._reports += 1
         self._door.report(self._owner.member(mark, self._reports, self._own.kept))
 
-    def _hold_entries(self) -> None:
-        """Reports before a copy is taken, so that what comes behind it is not trimmed: the copy has
-        the newest entry that was seen, or the active is about to apply it."""
-        assert self.seen is not None
-        head = self.seen.head
-        self._report_at(Mark(head.log, max(0, head.index - 1), head.nonce))
-
     async def _take_copy(self, why: NeedsCopyError) -> None:
         active = self.active()
         suppressed = self._silences.permit()
@@ -232,11 +227,30 @@ class Standby:
             )
         if active is not None:
             try:
-                await trio.to_thread.run_sync(self._hold_entries)
-                self._use(await self._own.copy(active.address))
+                self._use(await self._copy_from(active.address))
                 return
             except ForeignStateError as error:
                 raise ConfigError(str(error)) from error
             except JournalError as error:
                 self._log.warning("the copy of the state failed", error=error)
         await trio.sleep(COPY_RETRY_S)
+
+    async def _copy_from(self, address: str) -> Store:
+        """Reports before the copy is taken, and as long as it lasts, so that what comes behind it
+        is not trimmed: the copy has the newest entry that was seen, or the active is about to apply
+        it."""
+        assert self.seen is not None
+        head = self.seen.head
+        held = Mark(head.log, max(0, head.index - 1), head.nonce)
+        await trio.to_thread.run_sync(self._report_at, held)
+        async with open_tasks() as tasks:
+            tasks.start_soon(self._report_on, held)
+            store = await self._own.copy(address)
+            tasks.cancel_scope.cancel()
+        return store
+
+    async def _report_on(self, held: Mark) -> None:
+        while True:
+            await trio.sleep(REPORT_S)
+            with suppress(JournalError):  # the next report may succeed
+                await trio.to_thread.run_sync(self._report_at, held)

@@ -21,6 +21,7 @@ from metaserver.store.lmdb import DamagedStoreError
 from metaserver.store.memory import MemoryStore
 from metaserver.store.terms import ANSWER_S, CLAIM_S, ActiveLease
 from metaserver.store.waist import Batch, Store
+from tests.unit.waiting import eventually
 
 pytestmark = pytest.mark.trio
 
@@ -167,6 +168,45 @@ async def test_a_failed_copy_is_tried_again(place: Place, impatient: None) -> No
     place.now_s += 2 * CLAIM_S
     await _run_until(standby, lambda: len(place.copied) > 6)
     assert place.log.head.term == 1, "without a copy it never claims"
+
+
+class SlowCopies(OwnMemory):
+    """A copy lasts until the test lets it end."""
+
+    def __init__(self, source: JournaledStore) -> None:
+        super().__init__(source=source)
+        self.may_end = trio.Event()
+
+    async def copy(self, address: str) -> Store:
+        await self.may_end.wait()
+        return await super().copy(address)
+
+
+async def test_one_that_copies_for_long_reports_all_the_while(
+    place: Place, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nobody believes that it is dead, and what comes behind the copy is kept for it."""
+    monkeypatch.setattr(standby_module, "REPORT_S", 0.01)
+    active = place.active()
+    active.commit([(b"a", b"1")])
+    active.commit([(b"a", b"2")])
+    own = SlowCopies(active)
+    standby = place.standby(MemoryStore(), own=own)
+
+    def reports() -> int:
+        member = place.log.reported.get("two")
+        assert member is None or member.applied == 1
+        return member.reports if member is not None else 0
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_run_until, standby, lambda: standby.applied == 3)
+        await eventually(lambda: reports() > 3)
+        place.faults["report"] = [Fault.FULL, Fault.LOST]  # which end neither
+        active.commit([(b"a", b"3")])
+        before = reports()
+        await eventually(lambda: reports() > before + 3 and not place.faults["report"])
+        own.may_end.set()
+    assert standby.store.snapshot().get(b"a") == b"3"
 
 
 async def test_a_full_journal_does_not_end_a_standby_that_copies(

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.cluster.etcd import EtcdMember
 from tests.cluster.groups import (
@@ -37,6 +38,11 @@ ShowFigure = Callable[[str], None]
 STALL_S_MAX = 15.0 * PATIENCE
 SMALL_DISK = 200 << 20  # etcd reserves 64 MiB for each of two files of its log
 SLOW_S = 12.0
+
+
+def _in_full(*values: str) -> ParameterSet:
+    """Parameters of ./dev test --full."""
+    return pytest.param(*values, marks=pytest.mark.full)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +91,7 @@ def test_the_leader_is_killed(etcd_group: Group, tmp_path: Path, show_figure: Sh
         etcd.wait_healthy()
 
 
+@pytest.mark.full
 def test_a_member_is_removed_and_another_one_added(
     etcd_group: Group, tmp_path: Path, show_figure: ShowFigure
 ) -> None:
@@ -129,6 +136,7 @@ def _fill(disk: Path) -> Path:
     raise AssertionError("the disk is not full")
 
 
+@pytest.mark.full
 def test_the_disk_of_one_member_is_full(
     etcd_group: Group, tmp_path: Path, show_figure: ShowFigure
 ) -> None:
@@ -187,6 +195,7 @@ def test_the_engine_is_slow(etcd_group: Group, tmp_path: Path, show_figure: Show
     assert group.active_name() == active, "slowness is no reason for a take-over"
 
 
+@pytest.mark.full
 def test_the_disk_of_the_active_metaserver_is_slow(
     etcd_group: Group, tmp_path: Path, show_figure: ShowFigure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,10 +233,13 @@ def test_the_disk_of_the_active_metaserver_is_slow(
     ("kind", "words"),
     [
         ("kill", "its host answers, but nothing listens there: the program has ended"),
-        ("pause", "it accepts connections and answers nothing: the program is stopped, or hangs"),
-        ("cut", "its host cannot be reached from here"),
-        ("cut-from-engine", "it runs, and answers: it does not reach the journal"),
+        _in_full(
+            "pause", "it accepts connections and answers nothing: the program is stopped, or hangs"
+        ),
+        _in_full("cut", "its host cannot be reached from here"),
+        _in_full("cut-from-engine", "it runs, and answers: it does not reach the journal"),
     ],
+    ids=list(CRASHES),
 )
 def test_what_status_says_of_the_one_that_is_lost(etcd_group: Group, kind: str, words: str) -> None:
     group = etcd_group
@@ -249,7 +261,7 @@ def test_what_status_says_of_the_one_that_is_lost(etcd_group: Group, kind: str, 
 # ---- PostgreSQL ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", ["stop", _in_full("kill")])
 def test_postgresql_is_restarted(
     postgresql_group: Group, tmp_path: Path, show_figure: ShowFigure, how: str
 ) -> None:
@@ -264,6 +276,7 @@ def test_postgresql_is_restarted(
         _stalled(group, workers, show_figure, f"PostgreSQL: {how}, and start", act)
 
 
+@pytest.mark.full
 def test_postgresql_is_away_for_a_while(
     postgresql_group: Group, tmp_path: Path, show_figure: ShowFigure
 ) -> None:
@@ -280,13 +293,7 @@ def test_postgresql_is_away_for_a_while(
         _stalled(group, workers, show_figure, "PostgreSQL is away for 6 s", act)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        kind if kind in ("kill", "switch") else pytest.param(kind, marks=pytest.mark.full)
-        for kind in FAULTS
-    ],
-)
+@pytest.mark.parametrize("kind", [one if one == "kill" else _in_full(one) for one in FAULTS])
 def test_take_overs_with_postgresql(
     postgresql_group: Group, tmp_path: Path, show_figure: ShowFigure, kind: str
 ) -> None:

@@ -24,12 +24,13 @@ from fscommon.observe.log import Log
 from fscommon.wire.hello import Hello
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from storageserver.epochs import Epochs
+from storageserver.listing import Listing
 from storageserver.membership import Membership
 from storageserver.tables import Tables
 
 UNKNOWN_SESSION_WAIT_S: Final = 2.0
 HEARTBEATS_TO_WAIT: Final = 2  # the first may have been under way before the session opened
-_PURPOSES: Final = ("data", "rdma", "server")
+_PURPOSES: Final = ("admin", "data", "rdma", "server")
 OFFER_WAIT_S: Final = 10.0
 SHARE: Final = 0.25  # part of the descriptors; the others are for the files of objects
 ROOM: Final = 1 / 16  # part of the allowed connections: when fewer are left, idle ones are closed
@@ -43,6 +44,7 @@ class Connections:
         tables: Tables,
         membership: Membership,
         epochs: Epochs,
+        listing: Listing,
         rails: Rails,
         log: Log,
     ) -> None:
@@ -50,6 +52,7 @@ class Connections:
         self._tables = tables
         self._membership = membership
         self._epochs = epochs
+        self._listing = listing
         self._rails = rails
         self._log = log
         self.count_max = connections_max(SHARE)
@@ -82,6 +85,9 @@ class Connections:
             return
         if peer.purpose == "server" and (why_not := self._epochs.why_not(peer.session)):
             raise ProtocolError(why_not)
+        if peer.purpose == "admin":
+            await self._listing.serve(stream)
+            return
         if peer.purpose == "data":
             await self._wait_for_session(peer.session)
             self._check_session(peer)

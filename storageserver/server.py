@@ -33,6 +33,7 @@ from storageserver.config import StorageServerConfig, buffer_bytes_max
 from storageserver.connections import Connections
 from storageserver.epochs import Epochs
 from storageserver.events import NativeEvents
+from storageserver.listing import Listing
 from storageserver.membership import Membership, Metaservers
 from storageserver.state import NodeState, StateFile
 from storageserver.tables import Tables
@@ -74,7 +75,13 @@ class StorageServer:
         self._tables = Tables(native, self._targets)
         self._rails = Rails(native, config.rdma(), log)
         self._connections = Connections(
-            native, self._tables, self._membership, self._epochs, self._rails, log
+            native,
+            self._tables,
+            self._membership,
+            self._epochs,
+            Listing(self._targets.path_of),
+            self._rails,
+            log,
         )
         self._events = NativeEvents(native, log, metrics)
         self._opening = trio.Lock()  # native code opens, starts and stops, one at a time

@@ -71,6 +71,11 @@ class Targets:
         """The paths of the open targets."""
         return set(self._opened)
 
+    def path_of(self, target: int) -> Path | None:
+        """Where the target lies; None: this server has no such target."""
+        known = enumerate(self._paths)
+        return next((p for i, p in known if self._native.target_info(i).target == target), None)
+
     def publish(self) -> None:
         self._paths = list(self._opened)
 

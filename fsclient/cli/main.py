@@ -15,6 +15,7 @@ from .completion import completion
 from .config import config
 from .find import find
 from .frame import Group, run_cli
+from .fsck import fsck
 from .key import key
 from .layout import layout
 from .lock import lock
@@ -43,6 +44,7 @@ VERBS: tuple[click.Command, ...] = (
     df,
     du,
     find,
+    fsck,
     key,
     layout,
     lock,

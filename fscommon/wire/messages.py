@@ -68,6 +68,7 @@ from fscommon.wire.locks import (
     LockRestored,
     LockSet,
 )
+from fscommon.wire.objects import OBJECT_BODIES
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import (
     QuotaAssign,
@@ -588,6 +589,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     **TRASH_BODIES,
     **BACKUP_BODIES,
     **GROUP_BODIES,
+    **OBJECT_BODIES,
     Op.KEY_CREATE: (KeyCreate, KeyCreated),
     Op.KEY_LIST: (KeyList, KeyReport),
     Op.KEY_REVOKE: (KeyRevoke, Empty),

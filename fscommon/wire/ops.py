@@ -104,6 +104,7 @@ class Op(IntEnum):
     BACKUP_END = 227
     META_SWITCH = 228
     META_FORGET = 229
+    OBJECT_LIST = 230  # of a storage server
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,7 @@ SPECS: dict[Op, Spec] = {
     Op.BACKUP_END: _SAFE,
     Op.META_SWITCH: Spec(Retry.NEVER),
     Op.META_FORGET: Spec(Retry.NEVER),
+    Op.OBJECT_LIST: _SAFE,
 }
 
 # Mutations whose reply also registers the inode that they created as open.

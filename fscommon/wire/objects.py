@@ -1,0 +1,47 @@
+"""OBJECT_LIST: what objects a target has. A storage server answers it on connections of purpose
+"admin", to whoever has the cluster key.
+
+The objects of a target lie in 256 directories, which a caller goes through one after the other.
+Names in a directory have an order, and the caller says behind which one to go on: so a repeat is
+harmless, and the storage server keeps nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fscommon.ranges import U32, U64, Many, Text
+from fscommon.wire.ops import Op
+
+DIRECTORIES: Final = 256
+OBJECTS_MAX: Final = 4096  # of one reply
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectList:
+    """directory: below DIRECTORIES. after: the newest name that the caller has of it; "": none."""
+
+    target: U64
+    directory: U32
+    after: Text
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """bytes: that the object takes on the disk. age_s: since it was changed last, by the clock of
+    its host."""
+
+    file_id: U64
+    stripe_index: U32
+    bytes: U64
+    age_s: U64
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectListing:
+    """At most OBJECTS_MAX rows. after: to go on with in this directory; "": that was all of it."""
+
+    rows: Annotated[tuple[ObjectRow, ...], Many]
+    after: Text
+
+
+OBJECT_BODIES: Final[dict[Op, tuple[type, type]]] = {Op.OBJECT_LIST: (ObjectList, ObjectListing)}

@@ -18,7 +18,14 @@ import trio
 from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Metrics
 from metaserver.engine import Engine
-from metaserver.store.waist import Batch, Store, StoreFullError, StoreRoom, StoreUncertainError
+from metaserver.store.waist import (
+    Batch,
+    JournalRoomError,
+    Store,
+    StoreFullError,
+    StoreRoom,
+    StoreUncertainError,
+)
 
 FULL_RETRY_S: Final = 0.5
 UNCERTAIN_RETRY_S: Final = 0.05
@@ -87,6 +94,10 @@ class Committer:
         while True:
             try:
                 return await self._commit_once()
+            except JournalRoomError as error:
+                if full.permit() is not None:
+                    self._log.error("changes wait: the journal is full", error=error)
+                await trio.sleep(FULL_RETRY_S)
             except StoreFullError as error:
                 self._engine.progress.has_room(StoreRoom(0, 0))
                 if full.permit() is not None:

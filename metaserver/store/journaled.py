@@ -31,10 +31,10 @@ from metaserver.store.journal import (
 from metaserver.store.terms import ActiveLease
 from metaserver.store.waist import (
     Batch,
+    JournalRoomError,
     Snapshot,
     Store,
     StoreError,
-    StoreFullError,
     StoreRoom,
     StoreUncertainError,
 )
@@ -144,7 +144,7 @@ class JournaledStore:
         except UnknownOutcomeError as error:
             raise StoreUncertainError(str(error)) from error
         except JournalFullError as error:
-            raise StoreFullError(str(error)) from error
+            raise JournalRoomError(str(error)) from error
         self._lease.proven(attempt.sent_s)
         self.appended(self._clock() - attempt.sent_s)
         self._below.commit([*batch, Mark.of(head).record()])

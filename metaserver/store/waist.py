@@ -27,6 +27,11 @@ class StoreFullError(StoreError):
     the same batch may fit later."""
 
 
+class JournalRoomError(StoreFullError):
+    """The journal, not this store, has no room for the batch. That passes: what changes something
+    waits, and is not refused."""
+
+
 class StoreUncertainError(StoreError):
     """The batch may be durable, or may become so: only committing the same batch again tells. No
     other batch may be committed before."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import trio
 
 from fscommon.errors import Status
@@ -14,7 +15,7 @@ from fscommon.wire.messages import Lookup, MkDir
 from fscommon.wire.ops import Op
 from metaserver.committer import Committer
 from metaserver.store.memory import MemoryStore
-from metaserver.store.waist import Batch, StoreFullError
+from metaserver.store.waist import Batch, JournalRoomError, StoreFullError
 
 from .bench import ROOT, USER, Bench, Client, parse
 
@@ -23,12 +24,13 @@ class SmallStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.is_full = threading.Event()
+        self.error: type[StoreFullError] = StoreFullError
         self.refused = threading.Semaphore(0)
 
     def commit(self, batch: Batch) -> None:
         if self.is_full.is_set():
             self.refused.release()
-            raise StoreFullError("no room")
+            raise self.error("no room")
         super().commit(batch)
 
 
@@ -46,8 +48,15 @@ def send(client: Client, op: Op, message: object) -> None:
         client.bench.engine.handle(client.connection, parsed, client.bench.time())
 
 
-async def test_what_does_not_fit_is_committed_later() -> None:
+@pytest.mark.parametrize(
+    ("error", "status"), [(StoreFullError, Status.ENOSPC), (JournalRoomError, 0)]
+)
+async def test_what_does_not_fit_is_committed_later(
+    error: type[StoreFullError], status: int
+) -> None:
+    """A full journal refuses nobody: it has room again by itself."""
     store = SmallStore()
+    store.error = error
     bench = Bench(store)
     client = bench.client()
     committer = Committer(bench.engine, store, Metrics("metaserver"), 0.001)
@@ -61,7 +70,7 @@ async def test_what_does_not_fit_is_committed_later() -> None:
             send(client, Op.LOOKUP, Lookup(ROOT, b"d"))
             send(client, Op.MKDIR, MkDir(ROOT, b"e", 0o755, USER))
             statuses = [frame.header.status for frame in client.received()]
-            assert statuses == [0, 0, Status.ENOSPC]
+            assert statuses == [0, 0, status]
         with trio.fail_after(10):
             await committer.wait_durable(bench.engine.progress.txn)
         client.replies.clear()

@@ -32,7 +32,7 @@ from metaserver.store.journals.memory import Fault, MemoryJournal, MemoryLog
 from metaserver.store.memory import MemoryStore
 from metaserver.store.terms import ANSWER_S, CLAIM_S, ActiveLease, TakeOverWatch
 from metaserver.store.trimming import Trimming
-from metaserver.store.waist import Store, StoreError, StoreFullError, StoreUncertainError
+from metaserver.store.waist import JournalRoomError, Store, StoreError, StoreUncertainError
 
 Batches = st.lists(
     st.tuples(st.binary(max_size=80), st.one_of(st.none(), st.binary(max_size=300))), max_size=30
@@ -163,11 +163,11 @@ def test_the_lease_counts_from_the_first_attempt() -> None:
     assert not one.lease.holds(one.clock.now_s + 0.5)
 
 
-def test_a_full_journal_is_a_full_store() -> None:
+def test_a_full_journal_has_room_later() -> None:
     one = Active(MemoryLog())
     one.faults = [Fault.FULL]
     batch = [(b"a", b"1")]
-    with pytest.raises(StoreFullError):
+    with pytest.raises(JournalRoomError):
         one.store.commit(batch)
     one.store.commit(batch)
     assert records(one.below) == {b"a": b"1"}

@@ -468,7 +468,8 @@ class Client:
                 break
             self.seen.update(reply)
         del self.handles[file]
-        if held is not None and self.leases.get(file) == held:
+        in_time = self.world.loop.now < self.leased_until_s  # else others may have the file
+        if in_time and held is not None and self.leases.get(file) == held:
             self.world.oracle.closed(file)
         self.process.spawn(self._sync_closed(file, handle, acked))
 

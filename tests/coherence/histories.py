@@ -203,8 +203,13 @@ def record(
         theirs.close()
         players.append((player, mine))
     start.wait()
-    if meanwhile is not None:
-        meanwhile()
+    try:
+        if meanwhile is not None:
+            meanwhile()
+    except BaseException:
+        for player, _ in players:  # they would keep the mounts busy
+            player.kill()
+        raise
     stop.set()
     history: list[Operation] = []
     for _, mine in players:

@@ -30,12 +30,12 @@ from tests.cluster.groups import (
 )
 from tests.cluster.networks import why_no_networks
 from tests.cluster.plan import ETCD
-from tests.cluster.process import PATIENCE
+from tests.cluster.process import PATIENCE, wait_until
 from tests.cluster.workers import Worker
 from tests.coherence import histories
-from tests.coherence.histories import Manner, Script
+from tests.coherence.histories import NO_INO, Manner, Script
 from tests.coherence.judging import MODELS, judge, make_scripts
-from tests.model.file_models import Release, TryLock
+from tests.model.file_models import Create, Release, TryLock
 from tests.model.linearizability import Operation
 
 pytestmark = [pytest.mark.mount, pytest.mark.expects_warnings, pytest.mark.timeout(3600 * PATIENCE)]
@@ -46,6 +46,8 @@ SLACK_OF_SHORT_FORM = 3.0
 SHORT, LONG = 6, 50  # take-overs
 ENGINE = os.environ.get("BRAIDFS_TAKE_OVER_ENGINE", ETCD)
 PACE_S = 0.05
+LOCK_FILES = 3  # those of make_scripts
+OPENED_S_MAX = 60.0 * PATIENCE
 COUNT_MAX = 20_000  # the most operations of one client
 ShowFigure = Callable[[str], None]
 
@@ -127,6 +129,17 @@ def _interleaved(chance: random.Random, scripts: Sequence[Script]) -> Script:
     return mixed
 
 
+def _ready(client: int) -> str:
+    return f"ready{client}"
+
+
+def _opening(client: int) -> Script:
+    """The beginning of a script: every file that is kept open is opened, and a name says so. After
+    that, no OPEN is the first one of its file."""
+    locks = [Release(f"lock{number}", client) for number in range(LOCK_FILES)]
+    return [*locks, Create(_ready(client), NO_INO)]
+
+
 def _judged(history: Sequence[Operation]) -> int:
     locks = [one for one in history if isinstance(one.argument, TryLock | Release)]
     names = [one for one in history if not isinstance(one.argument, TryLock | Release)]
@@ -145,15 +158,21 @@ def test_take_overs(group: Group, tmp_path: Path, full: bool, show_figure: ShowF
     plan = _plan("test_take_overs", LONG if full else SHORT)
     kinds = [make_scripts(kind, plan.chance, 4, COUNT_MAX // 2) for kind in ("names", "locks")]
     scripts = [_interleaved(plan.chance, of_client) for of_client in zip(*kinds, strict=True)]
+    scripts = [_opening(client) + script for client, script in enumerate(scripts)]
+    bases = _bases(group, "names")
     figures: list[Figure] = []
 
+    def have_opened() -> bool:
+        return all((bases[0] / _ready(client)).exists() for client in range(len(bases)))
+
     def meanwhile() -> None:
+        assert wait_until(have_opened, OPENED_S_MAX), "the clients do not begin"
         with group.working(tmp_path) as workers:
             for fault in plan.faults:
                 figures.append(_take_over(group, fault, workers))
 
     manner = Manner(PACE_S, to_the_end=False)
-    history = histories.record(_bases(group, "names"), scripts, meanwhile, manner)
+    history = histories.record(bases, scripts, meanwhile, manner)
     show_figure(f"{_judged(history)} operations of four clients are linearizable")
     _check(figures, PATIENCE * (1.0 if full else SLACK_OF_SHORT_FORM), show_figure)
 

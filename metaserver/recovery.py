@@ -90,6 +90,9 @@ def _finish_interrupted(directory: Path) -> None:
 
 def _look_at_store(directory: Path) -> tuple[Mark | None, int]:
     """The mark of the store, and how many inodes it has."""
+    nothing = f"{directory / STORE} has no names. Recover from another metaserver's store"
+    if not (directory / STORE).exists():
+        raise RefusedRecoveryError(nothing)
     damage = damage_of(directory / STORE)
     if damage:
         raise RefusedRecoveryError(
@@ -105,9 +108,7 @@ def _look_at_store(directory: Path) -> tuple[Mark | None, int]:
         finally:
             snapshot.close()
     if schema is None:
-        raise RefusedRecoveryError(
-            f"{directory / STORE} has no names. Recover from another metaserver's store"
-        )
+        raise RefusedRecoveryError(nothing)
     if records.unpack_number(schema) != records.SCHEMA_VERSION:
         raise RefusedRecoveryError(f"{directory / STORE} is of another release")
     return mark, inodes

@@ -195,6 +195,10 @@ def test_stores_that_nothing_can_be_recovered_from(place: Place, tmp_path: Path)
     empty.config = replace(place.config, state_directory=empty.directory)
     with pytest.raises(RefusedRecoveryError, match="has no names"):
         empty.recover()
+    assert not (empty.directory / STORE).exists(), "a restore may come next"
+    (empty.directory / STORE).mkdir()
+    with pytest.raises(RefusedRecoveryError, match="has no names"):
+        empty.recover()
 
 
 @pytest.mark.parametrize("call", ["claim", "append"])

@@ -89,6 +89,13 @@ class Switch:
         run(*inside, "ip", "address", "add", f"{address}/24", "dev", "eth0")
         run(*inside, "ip", "link", "set", "eth0", "up")
 
+    def unplug(self, name: str) -> None:
+        """Takes the link from the bridge: its other end stays up, and its packets are lost."""
+        run("ip", "-n", self.name, "link", "set", self.port(name), "nomaster")
+
+    def plug_again(self, name: str) -> None:
+        run("ip", "-n", self.name, "link", "set", self.port(name), "master", "bridge")
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

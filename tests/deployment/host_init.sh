@@ -17,7 +17,8 @@ mount -t overlay -o "lowerdir=/,upperdir=$folder/upper,workdir=$folder/work" ove
 
 # Remove services and files that this machine may have.
 rm -rf "$root"/etc/systemd/system "$root"/etc/braidfs "$root"/opt/braidfs "$root"/srv/braidfs \
-  "$root"/var/lib/braidfs "$root"/sbin/mount.fuse.braidfs "$root"/etc/systemd/journald.conf.d
+  "$root"/var/lib/braidfs "$root"/sbin/mount.fuse.braidfs "$root"/etc/systemd/journald.conf.d \
+  "$root"/var/lib/etcd/*
 mkdir -p "$root/etc/systemd/system"
 hostname "$name"
 printf '%s\n' "$name" >"$root/etc/hostname"

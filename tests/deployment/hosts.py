@@ -214,6 +214,13 @@ class Site:
             host.start()
             host.connect(self._switch)
 
+    def cut(self, name: str) -> None:
+        """From now on all packets to and from that host are lost; neither end is notified."""
+        self._switch.unplug(name)
+
+    def restore(self, name: str) -> None:
+        self._switch.plug_again(name)
+
     def stop(self) -> None:
         for host in self.hosts.values():
             host.stop()

@@ -88,6 +88,7 @@ class Playbooks:
                     "node_sysctls": {"net.ipv4.tcp_rmem": "4096 131072 8388608"},
                     "metaserver_listen": "{{ address }}:7400",
                     "storageserver_listen": "{{ address }}:7411",
+                    "etcd_address": "{{ address }}",
                     "storageserver_targets": [{"path": "/srv/braidfs/t1"}],
                     "metaserver_settings": {"stripe_width_max": 8},
                     "metaserver_backup_directory": "/srv/braidfs/nightly",

@@ -16,6 +16,7 @@ import pytest
 from fsclient.config import ClientConfig, load_config
 from tests.cluster.process import wait_until
 from tests.deployment.hosts import Host, HostError, site, why_no_hosts
+from tests.deployment.postgresql import PASSWORD, start_postgresql
 from tests.dev import deb
 from tests.dev.steps import ROOT
 
@@ -197,18 +198,12 @@ def test_an_upgrade_keeps_configuration_bytes_and_mounts(host: Host) -> None:
 @pytest.mark.full
 def test_a_journal_in_postgresql(host: Host) -> None:
     """The metaserver begins it with its names, within the rights of its unit."""
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    if not programs:
-        pytest.skip("PostgreSQL is not installed")
-    as_user = ("runuser", "-u", "postgres", "--")
-    host.run("install", "-d", "-o", "postgres", "/run/journal")
-    host.run(*as_user, programs[-1] / "initdb", "-A", "trust", "-D", "/run/journal/data")
-    server = (programs[-1] / "postgres", "-D", "/run/journal/data", "-k", "/run/journal")
-    host.run("systemd-run", "--unit=journal", "--uid=postgres", *server)
-    asked = (*as_user, "psql", "-h", "127.0.0.1", "-c", "select 1")
-    assert wait_until(lambda: host.run(*asked, check=False).returncode == 0, 60)
-    journal = 'journal = "postgresql://postgres@127.0.0.1/postgres"\naddress = "127.0.0.1:7400"\n'
-    host.run("tee", "-a", "/etc/braidfs/metaserver.toml", stdin=journal)
+    journal = start_postgresql(host)
+    password = "/etc/braidfs/journal.password"
+    host.run("install", "-m", "600", "-o", "braidfs", "/dev/stdin", password, stdin=PASSWORD)
+    keys = {"journal": journal, "address": "127.0.0.1:7400", "journal_password_file": password}
+    lines = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
+    host.run("tee", "-a", "/etc/braidfs/metaserver.toml", stdin=lines)
     host.run("systemctl", "restart", "braidfs-metaserver")
     assert wait_until(lambda: "postgresql, term" in host.run("braidfs", "status").stdout, 60)
     assert host.text("cat", "/data/file") == "kept\nmore\n"

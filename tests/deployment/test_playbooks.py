@@ -71,7 +71,7 @@ def test_playbooks_are_clean() -> None:
 def test_variables_are_documented() -> None:
     """Every default is in the argument specs, which Ansible itself reads, and no default is
     elsewhere."""
-    roles = ("node", "metaserver", "storageserver", "fsclient")
+    roles = ("node", "etcd", "metaserver", "storageserver", "fsclient")
     words = ("-t", "role", "-r", "roles", "--json", *roles)
     documented = json.loads(run("ansible-doc", *words))
     for role in roles:
@@ -89,7 +89,7 @@ def test_roles_need_no_defaults_of_another_one() -> None:
     an_option = r"^      (\w+):\n(?:        .*\n)*?        required: true"
     required = set(re.findall(an_option, specs, re.M))
     assert {"node_key", "node_metaservers"} <= required < set(re.findall(r"\b(node_\w+):", specs))
-    for role in ("metaserver", "storageserver", "fsclient"):
+    for role in ("etcd", "metaserver", "storageserver", "fsclient"):
         for path in [*(roles / role).rglob("*.yml"), *(roles / role).rglob("*.j2")]:
             text = path.read_text()
             for name, rest in re.findall(r"\b(node_\w+)( \| default\()?", text):

@@ -37,7 +37,7 @@ LARGE: Final = 0.5  # of its quota: a smaller file is left as it is
 EMPTY: Final = 0.5  # of its file: one that holds more is left as it is
 WORTH: Final = 0.1  # of its quota: when etcd is full, so much must come free
 ROOM: Final = 0.7  # of its quota: the alarm ends when no member's file is larger
-# A member copies what is in use, and answers nobody meanwhile: 250 MiB took 2.5 to 5.5 s on a busy
+# A member copies what is in use, and answers nobody meanwhile: 250 MiB took 1.7 to 5.5 s on a busy
 # machine. Of several members, the others answer within a second. One that is alone must be done
 # within what a metaserver's lease can bear. When etcd is full nobody is served anyway.
 IN_USE_MAX: Final = 512 << 20

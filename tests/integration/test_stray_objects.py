@@ -111,6 +111,7 @@ def check_strays(cluster: Cluster, cli: Cli, old: set[Path], new: set[Path]) -> 
     found = strays(cli, "--delete", code=3)
     assert len(found["unread"]) == 1 and 0 < found["deleted"] == len(found["stray"]) < len(new)
     cluster.storageservers[0].start()
+    age(object_files(cluster))  # its stop has written their pages back
     assert wait_until(lambda: deletes_all(cli), 30 * PATIENCE)
     assert wait_until(lambda: object_files(cluster) == old, 30 * PATIENCE)
     assert strays(cli)["stray"] == []

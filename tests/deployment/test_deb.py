@@ -205,7 +205,8 @@ def test_a_journal_in_postgresql(host: Host) -> None:
     lines = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
     host.run("tee", "-a", "/etc/braidfs/metaserver.toml", stdin=lines)
     host.run("systemctl", "restart", "braidfs-metaserver")
-    assert wait_until(lambda: "postgresql, term" in host.run("braidfs", "status").stdout, 60)
+    shown = lambda: host.run("braidfs", "status", check=False)  # noqa: E731
+    assert wait_until(lambda: "postgresql, term" in shown().stdout, 60)
     assert host.text("cat", "/data/file") == "kept\nmore\n"
     host.run("dpkg", "-r", POSTGRESQL)
     assert host.run("/usr/lib/braidfs/bin/python3", "-c", "import psycopg", check=False).returncode

@@ -80,7 +80,7 @@ class Metaserver:
     ) -> None:
         """engine: made of the store; None: it is made here. may_answer: whether replies may leave
         now; those that may not wait."""
-        self._now = Clock()
+        self._now = Clock(may_answer=may_answer)
         self.engine: Engine = engine or boot(store, settings_of(config, key), self._now())
         self._may_answer = may_answer
         self._config = config

@@ -21,9 +21,15 @@ LATE_S: Final = 1.0  # time beyond this without a beat does not count
 
 
 class Clock:
-    """Call it for the time. run() beats as long as the event loop runs."""
+    """Call it for the time. run() beats as long as the event loop runs and may_answer() holds: who
+    answers nobody has no connections, and hears nobody either."""
 
-    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        seconds: Callable[[], float] = time.monotonic,
+        may_answer: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._may_answer = may_answer
         self._seconds = seconds
         self._beat_s = seconds()
         self._lost_s = 0.0
@@ -45,5 +51,6 @@ class Clock:
 
     async def run(self) -> None:
         while True:
-            self.beat()
+            if self._may_answer():
+                self.beat()
             await trio.sleep(BEAT_S)

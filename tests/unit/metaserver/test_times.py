@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+import trio.testing
 
 from fscommon.layout.attributes import LEASE_DATA
 from fscommon.wire.leases import LeaseTake
@@ -143,3 +144,21 @@ def test_a_stall_ends_no_shared_lease_unasked(bench: TimedBench) -> None:
     bench.machine.stall(100 * TIMEOUT_S)
     two.client.send(Op.OPEN, Open(ino, True))
     assert two.waits(), "the holder is asked"
+
+
+async def test_silence_does_not_count_while_nobody_is_answered(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    answers = [True]
+    clock = Clock(trio.current_time, lambda: answers[0])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clock.run)
+        await trio.sleep(10.0)
+        before_s = clock().now_s
+        answers[0] = False
+        await trio.sleep(600.0)
+        assert clock().now_s - before_s <= LATE_S + BEAT_S
+        answers[0] = True
+        await trio.sleep(5.0)
+        assert 5.0 - BEAT_S <= clock().now_s - before_s <= 5.0 + LATE_S + BEAT_S
+        nursery.cancel_scope.cancel()

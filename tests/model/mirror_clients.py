@@ -242,8 +242,13 @@ class Client:
         self._see(file, view)
 
     def _see(self, file: str, view: Layout) -> None:
-        """A new view changes where pieces go, never which ones there are."""
-        if self.world.breaks("a new view drops pieces") and self.views.get(file) != view:
+        """A new view changes where pieces go, never which ones there are. A late answer brings no
+        former one back."""
+        known = self.views.get(file)
+        is_former = known is not None and view[:2] < known[:2]
+        if is_former:
+            return
+        if self.world.breaks("a new view drops pieces") and known != view:
             for piece in self.pieces.get(file, ()):
                 piece.done.resolve()
         self.views[file] = view

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+from tests.model.mirror_metaserver import Layout
 from tests.model.mirror_world import BrokenPromiseError, MirrorWorld
 from tests.model.processes import TIMED_OUT, Future, Loop, Process, Steps, all_of
 
@@ -118,6 +119,15 @@ def test_a_late_synced_says_nothing_about_a_later_close() -> None:
         meta.process.spawn(asked)
         world.loop.run_until(world.loop.now + 0.01)
     assert meta.state.closed[session, "f"] == 2
+
+
+def test_a_view_never_goes_back() -> None:
+    """Worlds miss this rule too seldom: an answer must be late by a whole truncate."""
+    client = MirrorWorld(1).clients[0]
+    newer = Layout(9, 2, ())
+    for view in (Layout(9, 1, ()), newer, Layout(9, 1, ()), Layout(4, 7, ())):
+        client._see("f", view)
+    assert client.views["f"] == newer
 
 
 # ---- the simulation itself -------------------------------------------------------------------

@@ -30,6 +30,10 @@ FOLDERS = (
     "tests/integration/test_meta_switch.py",
     "tests/integration/test_several_metaservers.py",
     "tests/integration/test_take_over.py",
+    "tests/integration/test_recovery_of_metaservers.py",
+    "tests/integration/test_stray_objects.py",
+    "tests/integration/test_take_over_engine.py",
+    "tests/integration/test_take_over_faults.py",
 )
 WAIT_SECONDS = 1800.0  # it waits so long after the others are done
 SHOWN_LINES = 400

@@ -84,9 +84,8 @@ def test_the_leader_is_killed(etcd_group: Group, tmp_path: Path, show_figure: Sh
             return lambda: None
 
         _stalled(group, workers, show_figure, "the leader is killed", act)
-        sentence = group.wait_until_said(leader.endpoint, "of etcd is not reachable", "leads")
-        print(sentence)
-        assert f"and {etcd.leader().endpoint} leads" in sentence
+        leads = f"and {etcd.leader().endpoint} leads"
+        print(group.wait_until_said(leader.endpoint, "of etcd is not reachable", leads))
         leader.program.start(ready=False)
         etcd.wait_healthy()
 

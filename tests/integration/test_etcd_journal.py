@@ -309,7 +309,8 @@ def test_a_full_etcd_takes_no_more_until_it_has_been_trimmed(tmp_path: Path, doo
 
 @pytest.mark.timeout(240)
 def test_a_full_etcd_recovers_by_the_care_of_the_active(tmp_path: Path, doors: Doors) -> None:
-    """Its alarm is said; room is made in one member after the other, the leader last."""
+    """Its alarm is said; room is made in one member after the other. (test_etcd_care.py tests in
+    which order: another one may lead at any time.)"""
     with running_etcd(tmp_path, 3, quota=32 * MIB) as cluster:
         settings = replace(settings_of(cluster), timeout_s=20 * PATIENCE)
         journal = doors(settings)
@@ -329,9 +330,7 @@ def test_a_full_etcd_recovers_by_the_care_of_the_active(tmp_path: Path, doors: D
             done += caring.care(head)
             assert time.monotonic() < deadline, done
             time.sleep(0.1)
-        leader = cluster.leader().endpoint
-        of_leader = [leader in said for said in done[:-1]]
-        assert of_leader == [False] * (len(done) - 2) + [True], done
+        assert len(done) > 1, "members were defragmented before"
         assert not any(one.alarms for one in journal.health().members)
         journal.beat(head)
         new = append(journal, head, b"again", 30 * PATIENCE)

@@ -131,6 +131,7 @@ def _clusters() -> Iterator[dict[str, Path]]:
     base = BUILD / "bench"
     base.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="run-", dir=base))
+    scratch.chmod(0o755)  # PostgreSQL runs as a user of its own
     folders = {}
     try:
         with ExitStack() as stack:

@@ -516,25 +516,25 @@ class Engine:
         return list(itertools.islice(self._overlay.snapshot.range(*keys), count_max))
 
     def truncated(self, ino: Ino, time: Time) -> None:
-        """Every target has cut the objects, and the removal of the intent is durable: runs what
-        has waited for this."""
+        """Runs what has waited until all targets have cut, and the intent's removal is durable."""
         self.services.intents.done(ino)
         for release in self._truncate_waiters.pop(ino, ()):
             release()
         self._resume(ino, time)
 
-    def has_room(self, time: Time) -> None:
-        """A batch was committed: runs what waited because it was too large."""
-        self._resume(_ROOM, time)
+    def resume_after_commit(self, time: Time) -> bool:
+        """Runs the requests that waited because the batch was too large. False: none did."""
+        return self._resume(_ROOM, time)
 
-    def _resume(self, key: Hashable, time: Time) -> None:
-        """Runs the requests again that were parked under this key."""
-        for connection, frame in self._parked.pop(key, ()):
+    def _resume(self, key: Hashable, time: Time) -> bool:
+        """Runs the requests again that were parked under this key. False: there were none."""
+        for connection, frame in (parked := self._parked.pop(key, ())):
             connection.lets_go(frame)
             if connection.is_open:
                 self._handle_again(connection, frame, time, None)
                 self.leases_changed(time)
                 connection.wake()
+        return bool(parked)
 
     def locks_changed(self, time: Time) -> None:
         """Answers LOCK_EVENTS of the sessions whose locks were granted."""

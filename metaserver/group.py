@@ -38,7 +38,7 @@ from metaserver.standby import Claimed, Own, Standby
 from metaserver.store.journal import FencedError, Journal, JournalError, JournalFullError, Sighting
 from metaserver.store.journaled import DeposedError, JournaledStore, Mark
 from metaserver.store.lmdb import DamagedRecordError, DamagedStoreError
-from metaserver.store.terms import LeaseClock
+from metaserver.store.terms import LeaseClock, clock_s
 from metaserver.store.trimming import Trimming
 from metaserver.store.waist import Store, StoreFullError, StoreUncertainError
 from metaserver.times import Clock
@@ -49,11 +49,6 @@ REPLY_S: Final = 0.05  # the reply to META_SWITCH leaves meanwhile
 HOLD_BACK_S: Final = 2.0  # who has handed over claims nothing, so that another one does
 _SHOW_S: Final = 1.0
 _LOG_S: Final = 60.0
-
-
-def clock_s() -> float:
-    """Seconds that go on while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)

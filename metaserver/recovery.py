@@ -39,7 +39,7 @@ from metaserver.store.journal import Head, Journal, Sighting, UnknownOutcomeErro
 from metaserver.store.journaled import JournaledStore, Mark, mark_in
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.sound import damage_of
-from metaserver.store.terms import ActiveLease
+from metaserver.store.terms import ActiveLease, clock_s
 from metaserver.store.waist import StoreError, StoreUncertainError
 
 TRIES_S: Final = 30.0
@@ -239,13 +239,9 @@ def _check_count(directory: Path, inodes: int) -> None:
 
 def _begin(directory: Path, door: Journal, sighting: Sighting, owner: Owner, term: int) -> Head:
     """Claims the journal, appends its first entry, and resigns."""
-
-    def clock() -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
     with closing(LmdbStore(directory / STORE, size_max=0)) as store:
         head = _until_known(lambda: door.claim(sighting, str(owner), term))
-        journaled = JournaledStore(store, door, head, lease=ActiveLease(), clock=clock)
+        journaled = JournaledStore(store, door, head, lease=ActiveLease(), clock=clock_s)
         snapshot = store.snapshot()
         epoch = snapshot.get(records.MAP_EPOCH_KEY)
         snapshot.close()

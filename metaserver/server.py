@@ -242,8 +242,8 @@ class Metaserver:
         """Runs what had no room in the batch that was committed."""
         while True:
             await self._committer.committed.wait()
-            self.engine.has_room(self._now())
-            self._after_requests()
+            if self.engine.resume_after_commit(self._now()):
+                self._after_requests()
 
     def _after_requests(self) -> None:
         self._committer.changed()

@@ -10,6 +10,7 @@ clock may be time that passed unnoticed (LeaseClock).
 """
 
 import threading
+import time
 from collections.abc import Callable
 from math import inf
 from typing import Final
@@ -19,6 +20,11 @@ from metaserver.store.journal import Sighting
 ANSWER_S: Final = 3.0
 CLAIM_S: Final = 4.0
 BEAT_S: Final = 0.4
+
+
+def clock_s() -> float:
+    """Seconds that go on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseClock:

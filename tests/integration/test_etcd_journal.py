@@ -271,6 +271,14 @@ def test_users_and_passwords(tmp_path: Path, certificates: EtcdCertificates, doo
             journal.read(0)
 
 
+def _filled(journal: EtcdJournal, head: Head) -> Head:
+    """Appends until etcd is full."""
+    with pytest.raises(JournalFullError, match="no room"):
+        for number in range(100):
+            head = append(journal, head, random.Random(number).randbytes(MIB), 60 * PATIENCE)
+    return head
+
+
 @pytest.mark.timeout(240)
 def test_a_full_etcd_takes_no_more_until_it_has_been_trimmed(tmp_path: Path, doors: Doors) -> None:
     """Questions are answered, and trim works; then an administrator makes room."""
@@ -278,10 +286,7 @@ def test_a_full_etcd_takes_no_more_until_it_has_been_trimmed(tmp_path: Path, doo
         settings = replace(settings_of(cluster), timeout_s=20 * PATIENCE)
         journal = doors(settings)
         head = claim(journal)
-        with pytest.raises(JournalFullError, match="no room"):
-            for number in range(100):
-                payload = random.Random(number).randbytes(MIB)
-                head = append(journal, head, payload, 60 * PATIENCE)
+        head = _filled(journal, head)
         assert 5 < head.index < 40
         assert journal.sighting().head == head
         for change in (
@@ -316,9 +321,7 @@ def test_a_full_etcd_recovers_by_the_care_of_the_active(tmp_path: Path, doors: D
         settings = replace(settings_of(cluster), timeout_s=20 * PATIENCE)
         journal = doors(settings)
         head = claim(journal)
-        with pytest.raises(JournalFullError, match="no room"):
-            for number in range(100):
-                head = append(journal, head, random.Random(number).randbytes(MIB), 60 * PATIENCE)
+        head = _filled(journal, head)
         newest = read_all(journal, head.index - 1)
         caring = doors(settings)
         before = [said for _ in range(4) for said in caring.care(head)]

@@ -45,20 +45,21 @@ def _in_full(*values: str) -> ParameterSet:
     return pytest.param(*values, marks=pytest.mark.full)
 
 
-@pytest.fixture(scope="module")
-def etcd_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+def _group_over(engine: str, folder: Path) -> Iterator[Group]:
     if unable := why_no_networks():
         pytest.skip(unable)
-    with running_group(tmp_path_factory.mktemp("engine"), ETCD) as made:
+    with running_group(folder, engine) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def etcd_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    yield from _group_over(ETCD, tmp_path_factory.mktemp("engine"))
 
 
 @pytest.fixture(scope="module")
 def postgresql_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    if unable := why_no_networks():
-        pytest.skip(unable)
-    with running_group(tmp_path_factory.mktemp("engine"), POSTGRESQL) as made:
-        yield made
+    yield from _group_over(POSTGRESQL, tmp_path_factory.mktemp("engine"))
 
 
 def _stalled(

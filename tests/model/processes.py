@@ -52,12 +52,11 @@ class Loop:
     def after(self, seconds: float, call: Callable[..., object], *given: Any) -> None:
         heapq.heappush(self._due, (self.now + seconds, next(self._order), call, given))
 
-    def run_until(self, end: float, is_enough: Callable[[], bool] = lambda: False) -> None:
-        while self._due and self._due[0][0] <= end and not is_enough():
+    def run_until(self, end: float) -> None:
+        while self._due and self._due[0][0] <= end:
             self.now, _, call, given = heapq.heappop(self._due)
             call(*given)
-        if not is_enough():
-            self.now = end
+        self.now = end
 
     def either(self, future: Future, seconds: float) -> Future:
         """The future's value, or TIMED_OUT."""

@@ -52,7 +52,7 @@ def test_a_batch_is_bounded_by_its_bytes(bench: Bench, log: MemoryLog) -> None:
     assert bench.engine.overfull, "connections pause"
     for _ in range(20):
         bench.commit()
-        bench.engine.has_room(bench.time())
+        bench.engine.resume_after_commit(bench.time())
     assert not bench.engine.dirty and log.head.index > 2
     largest = max(len(entry.payload) for entry in log.entries.values())
     assert BYTES_MAX < largest < PAYLOAD_MAX
@@ -64,7 +64,7 @@ def test_all_of_it_is_answered_and_there(bench: Bench) -> None:
     clients = ask_all(bench)
     for _ in range(20):
         bench.commit()
-        bench.engine.has_room(bench.time())
+        bench.engine.resume_after_commit(bench.time())
     snapshot = bench.store.snapshot()
     found = sum(key[:1] == b"X" for key, _ in snapshot.range(b"\0", b"\xff"))
     assert found == COUNT and clients

@@ -67,6 +67,7 @@ class Status(IntEnum):
     CHECKSUM = 1012  # bytes were damaged on the wire: send again
     DISCONNECTED = 1013  # made locally: the connection ended before the reply
     ABORTED = 1014  # made locally: the administrator gave up on waiting requests
+    DROPPED = 1015  # the layout names this replica no longer: look at the layout again
 
 
 def status_of(code: int) -> Status:
@@ -109,6 +110,7 @@ TABLE: dict[Status, Outcome] = {s: _posix(s) for s in Status if s < 1000} | {
     Status.CHECKSUM: Outcome(errno.EIO, Retry.SAFE),
     Status.DISCONNECTED: Outcome(errno.EIO, Retry.IF_IDEMPOTENT),
     Status.ABORTED: Outcome(errno.EIO, Retry.NEVER),
+    Status.DROPPED: Outcome(errno.EIO, Retry.NEVER),
 }
 
 

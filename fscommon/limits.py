@@ -1,7 +1,7 @@
 """Every bound of the protocol and of its programs, in one table.
 
 Sizes are bytes, times are seconds. native/include/braidfs/limits.h holds the same values for the
-data path; tests/wire/test_limits.py compares the two.
+data path; tests/wire/test_native_constants.py compares the two.
 """
 
 from typing import Final
@@ -12,7 +12,10 @@ CHUNK_SIZE_MIN: Final = 64 << 10
 CHUNK_SIZE_MAX: Final = 64 << 20
 STRIPE_WIDTH_DEFAULT_MAX: Final = 4
 STRIPE_WIDTH_MAX: Final = 64
-REPLICA_COUNT_MAX: Final = 3
+REPLICA_COUNT_MAX: Final = 3  # that an administrator may ask for
+REPLICA_PLACES_MAX: Final = 4  # of a stripe: one more, for the copy to which a replica moves
+GENERATION_SHIFT: Final = 8  # an object's number: its stripe index, above it its generation
+GENERATION_MAX: Final = (1 << 24) - 1
 # Bytes of one file that a target can hold, given how records lie in the object's file.
 OBJECT_BYTES_MAX: Final = 8_355_967 << 20
 

@@ -11,13 +11,13 @@ import struct
 from functools import lru_cache
 from typing import Final
 
-from fscommon.layout.layout import FILE_ID, STRIPE_WIDTH, TRUNCATE_EPOCH, packed_targets
+from fscommon.layout.layout import FILE_ID, STRIPE_WIDTH, TRUNCATE_EPOCH, packed_places
 
 CAPABILITY_SIZE: Final = 64
 RIGHT_READ: Final = 1
 RIGHT_WRITE: Final = 2
 
-_SIGNED: Final = struct.Struct("<8sQIIQ2s2x4sQ")
+_SIGNED: Final = struct.Struct("<8sQIIQ2sH4sQ")
 _MAC_SIZE: Final = 16
 TARGET_MARK_FACTOR: Final = 0x9E3779B1
 MARKS_KEPT: Final = 4096
@@ -35,6 +35,7 @@ def make_capability(
 ) -> bytes:
     """A capability of 64 bytes. `layout` is the packed record of the file, which has no objects but
     those."""
+    targets, places = packed_places(layout)
     signed = _SIGNED.pack(
         layout[FILE_ID],
         session,
@@ -42,16 +43,18 @@ def make_capability(
         map_epoch,
         ino,
         layout[STRIPE_WIDTH],
+        places,
         layout[TRUNCATE_EPOCH],
-        _target_marks(packed_targets(layout)),
+        _target_marks(targets),
     )
     return signed + hmac.digest(key, signed, "sha256")[:_MAC_SIZE]
 
 
 @lru_cache(MARKS_KEPT)
 def _target_marks(packed: bytes) -> int:
-    """A part of each target's number for each stripe: as many bits as there is room for. There are
-    few distinct sets of targets, and every open needs this, so results are cached."""
+    """A part of each target's number for each place: as many bits as there is room for, none in
+    layouts of more than 64 places. There are few distinct sets of targets, and every open needs
+    this, so results are cached."""
     targets = struct.unpack(f"<{len(packed) // 4}I", packed)
     bits = min(32, 64 // len(targets))
     marks = 0

@@ -2,12 +2,15 @@
 
 Chunk c of a file lies in the object with stripe index c % stripe_width; an object packs its chunks
 densely. The bytes of a tiny file may follow the record itself instead (`inline`): then no object
-holds any of them (docs/decisions/0037-inline-data.md). docs/INTERFACES.md, section 1, has the
-packed record and the relations.
+holds any of them (docs/decisions/0037-inline-data.md). A stripe may have several places for
+replicas; the object of each replica has a generation of its own (docs/decisions/0063-mirrors.md). A
+file with one replica that never moved has a record of version 1, any other one of version 2.
+docs/INTERFACES.md, section 1, has the packed records and the relations.
 
 Pure. Not here: choosing targets (the metaserver), moving bytes (native code).
 """
 
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,14 +20,19 @@ from fscommon.errors import ProtocolError
 from fscommon.limits import (
     CHUNK_SIZE_MAX,
     CHUNK_SIZE_MIN,
+    GENERATION_MAX,
+    GENERATION_SHIFT,
     INLINE_LENGTH_MAX,
     OBJECT_BYTES_MAX,
     REPLICA_COUNT_MAX,
+    REPLICA_PLACES_MAX,
     STRIPE_WIDTH_MAX,
 )
 
 LAYOUT_VERSION: Final = 1
+REPLICATED_VERSION: Final = 2
 LAYOUT_HEAD_SIZE: Final = 32
+VACANT: Final = 0  # no target: a place that waits for a replica
 STRIPE_WIDTH: Final = slice(2, 4)  # where these fields are in a packed record
 SHAPE: Final = slice(2, 8)  # stripe width and chunk size
 FILE_ID: Final = slice(8, 16)
@@ -32,6 +40,8 @@ TRUNCATE_EPOCH: Final = slice(16, 20)
 _FLAGS_AT: Final = 20
 _INLINE: Final = 1  # flag: the file's bytes follow the targets
 _HEAD: Final = struct.Struct("<BBHIQIIQ")
+_REPLICATED: Final = struct.Struct("<IB3s")  # behind the head, in version 2
+_REPLICA: Final = struct.Struct("<II")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +56,26 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Replica:
+    """The object of one stripe on one target."""
+
+    stripe_index: int
+    target: int
+    generation: int = 0
+
+    @property
+    def object_number(self) -> int:
+        """As the object is named in frames and on disk, beside the file id."""
+        return self.stripe_index | self.generation << GENERATION_SHIFT
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
-    """A layout. targets are stripe-major: targets[stripe_index * replica_count + replica]. inline:
-    the file begins with these bytes, reads as zeros behind them, and has no objects; b"": the file
-    has objects."""
+    """A layout. targets are stripe-major: targets[stripe_index * replica_count + place], and so are
+    generations, of which () means that all are 0. replica_count: places of each stripe, of which
+    some may be VACANT. replicas_wanted: so many replicas the stripe is to have; 0: one for each
+    place. generation_last: the highest generation that was ever given out. inline: the file begins
+    with these bytes, reads as zeros behind them, and has no objects; b"": the file has objects."""
 
     file_id: int
     chunk_size: int
@@ -60,10 +86,18 @@ class Layout:
     flags: int = 0
     durable_stripes: int = 0  # bit i: the object of stripe index i was synced once
     inline: bytes = b""
+    generations: tuple[int, ...] = ()
+    generation_last: int = 0
+    replicas_wanted: int = 0
+
+    @property
+    def is_replicated(self) -> bool:
+        """Its record is one of version 2, which former releases do not know."""
+        return self.replica_count > 1 or self.generation_last > 0
 
     def pack(self) -> bytes:
         head = _HEAD.pack(
-            LAYOUT_VERSION,
+            REPLICATED_VERSION if self.is_replicated else LAYOUT_VERSION,
             self.replica_count,
             self.stripe_width,
             self.chunk_size,
@@ -72,10 +106,22 @@ class Layout:
             self.flags | (_INLINE if self.inline else 0),
             self.durable_stripes,
         )
-        return head + struct.pack(f"<{len(self.targets)}I", *self.targets) + self.inline
+        if not self.is_replicated:
+            return head + struct.pack(f"<{len(self.targets)}I", *self.targets) + self.inline
+        wanted = self.replicas_wanted or self.replica_count
+        generations = self.generations or (0,) * len(self.targets)
+        rows = b"".join(map(_REPLICA.pack, self.targets, generations))
+        return head + _REPLICATED.pack(self.generation_last, wanted, b"") + rows + self.inline
 
     def target(self, stripe_index: int, replica: int = 0) -> int:
         return self.targets[stripe_index * self.replica_count + replica]
+
+    def replicas(self) -> Iterator["Replica"]:
+        """The replicas that there are; vacant places are left out."""
+        generations = self.generations or itertools.repeat(0)
+        for index, (target, generation) in enumerate(zip(self.targets, generations, strict=False)):
+            if target != VACANT:
+                yield Replica(index // self.replica_count, target, generation)
 
 
 def unpack_layout(raw: bytes) -> Layout:
@@ -83,16 +129,46 @@ def unpack_layout(raw: bytes) -> Layout:
     record."""
     if len(raw) < LAYOUT_HEAD_SIZE:
         raise ProtocolError(f"a layout of {len(raw)} bytes is too short")
-    version, replicas, width, chunk_size, file_id, epoch, flags, durable = _HEAD.unpack_from(raw)
-    _check(version, replicas, width, chunk_size)
-    count = replicas * width
-    behind = len(raw) - LAYOUT_HEAD_SIZE - 4 * count
+    version, places, width, chunk_size, file_id, epoch, flags, durable = _HEAD.unpack_from(raw)
+    _check(version, places, width, chunk_size)
+    count = places * width
+    end = _end_of_targets(version, count)
+    behind = len(raw) - end
     if behind < 0 or not (0 < behind <= INLINE_LENGTH_MAX if flags & _INLINE else behind == 0):
         raise ProtocolError(f"a layout of {count} targets does not have {len(raw)} bytes")
-    targets = struct.unpack_from(f"<{count}I", raw, LAYOUT_HEAD_SIZE)
-    inline = raw[len(raw) - behind :] if behind else b""
-    return Layout(
-        file_id, chunk_size, width, targets, replicas, epoch, flags & ~_INLINE, durable, inline
+    layout = Layout(
+        file_id, chunk_size, width, (), places, epoch, flags & ~_INLINE, durable, raw[end:]
+    )
+    if version == REPLICATED_VERSION:
+        return _with_replicas(layout, raw[LAYOUT_HEAD_SIZE:end])
+    return replace(layout, targets=struct.unpack_from(f"<{count}I", raw, LAYOUT_HEAD_SIZE))
+
+
+def _end_of_targets(version: int, count: int) -> int:
+    if version == REPLICATED_VERSION:
+        return LAYOUT_HEAD_SIZE + _REPLICATED.size + _REPLICA.size * count
+    return LAYOUT_HEAD_SIZE + 4 * count
+
+
+def _with_replicas(layout: Layout, raw: bytes) -> Layout:
+    last, wanted, rest = _REPLICATED.unpack_from(raw)
+    targets, generations = zip(*_REPLICA.iter_unpack(raw[_REPLICATED.size :]), strict=True)
+    if not 1 <= wanted <= REPLICA_COUNT_MAX or last > GENERATION_MAX or any(rest):
+        raise ProtocolError(f"a layout cannot want {wanted} replicas, of generations up to {last}")
+    if layout.replica_count == 1 and not last:
+        raise ProtocolError("a layout of one replica has no record of version 2")
+    if max(generations) > last:
+        raise ProtocolError("a layout names a generation that it never gave out")
+    for at in range(0, len(targets), layout.replica_count):
+        stripe = [one for one in targets[at : at + layout.replica_count] if one != VACANT]
+        if not stripe or len(set(stripe)) < len(stripe):
+            raise ProtocolError("a stripe has no replica, or two on one target")
+    return replace(
+        layout,
+        targets=targets,
+        generations=generations,
+        generation_last=last,
+        replicas_wanted=wanted,
     )
 
 
@@ -116,9 +192,14 @@ def packed_file_id(raw: bytes) -> int:
     return int.from_bytes(raw[FILE_ID], "little")
 
 
-def packed_targets(raw: bytes) -> bytes:
-    """The targets of a sound record without replicas: u32 each, by stripe index."""
-    return raw[LAYOUT_HEAD_SIZE : LAYOUT_HEAD_SIZE + 4 * (raw[2] | raw[3] << 8)]
+def packed_places(raw: bytes) -> tuple[bytes, int]:
+    """The targets of a sound record, u32 each, stripe-major; and how many places a stripe has, 0
+    for a record of version 1."""
+    count = raw[1] * (raw[2] | raw[3] << 8)
+    if raw[0] == LAYOUT_VERSION:
+        return raw[LAYOUT_HEAD_SIZE : LAYOUT_HEAD_SIZE + 4 * count], 0
+    rows = raw[LAYOUT_HEAD_SIZE + _REPLICATED.size :][: _REPLICA.size * count]
+    return b"".join(rows[at : at + 4] for at in range(0, len(rows), _REPLICA.size)), raw[1]
 
 
 def storable_end(shape: bytes) -> int:
@@ -130,9 +211,10 @@ def storable_end(shape: bytes) -> int:
 
 
 def _check(version: int, replica_count: int, stripe_width: int, chunk_size: int) -> None:
-    if version != LAYOUT_VERSION:
-        raise ProtocolError(f"layout version {version} is not {LAYOUT_VERSION}")
-    if not 1 <= replica_count <= REPLICA_COUNT_MAX:
+    if version not in (LAYOUT_VERSION, REPLICATED_VERSION):
+        raise ProtocolError(f"layout version {version} is unknown")
+    places_max = 1 if version == LAYOUT_VERSION else REPLICA_PLACES_MAX
+    if not 1 <= replica_count <= places_max:
         raise ProtocolError(f"a layout cannot have {replica_count} replicas")
     if not 1 <= stripe_width <= STRIPE_WIDTH_MAX:
         raise ProtocolError(f"a layout cannot have stripe width {stripe_width}")

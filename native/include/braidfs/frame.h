@@ -83,24 +83,38 @@ struct Capability {
   uint64_t ino = 0;     // for log lines only
   // 0: the capability was made before the fields below existed; it holds for any stripe and epoch.
   uint16_t stripe_width = 0;
-  uint16_t reserved = 0;
+  // Places for replicas of each stripe. 0: one, and its object has generation 0.
+  uint16_t replica_places = 0;
   uint32_t truncate_epoch = 0;
-  // A mark per stripe that says which target holds it (target_mark()).
+  // A mark per place that says which target holds the replica (target_mark()).
   uint64_t target_marks = 0;
   uint8_t mac[16] = {};
 };
 static_assert(sizeof(Capability) == 64);
-// The marks of all stripes share the 64 bits of target_marks: target_mark_width() bits for each
-// stripe, the first stripe in the lowest bits. A mark is the upper bits of (target *
-// kTargetMarkFactor). With one or two stripes the mark identifies the target exactly; with more
-// stripes several targets share one mark.
+// The marks of all places, of each stripe's replicas in turn, share the 64 bits of target_marks:
+// target_mark_width() bits for each, the first one in the lowest bits. A mark is the upper bits of
+// (target * kTargetMarkFactor). With one or two places the mark identifies the target exactly; with
+// more of them several targets share one mark, and with more than 64 there are no marks.
 inline constexpr uint32_t kTargetMarkFactor = 0x9e3779b1;
-constexpr uint32_t target_mark_width(uint32_t stripe_width) noexcept {
-  return stripe_width <= 2 ? 32 : 64 / stripe_width;
+constexpr uint32_t target_mark_width(uint32_t places) noexcept {
+  return places <= 2 ? 32 : 64 / places;
 }
-constexpr uint32_t target_mark(uint32_t target, uint32_t stripe_width) noexcept {
-  return (target * kTargetMarkFactor) >> (32 - target_mark_width(stripe_width));
+constexpr uint64_t target_mark(uint32_t target, uint32_t places) noexcept {
+  return uint64_t{target * kTargetMarkFactor} >> (32 - target_mark_width(places));
 }
+
+// An object's number, as it is in the field stripe_index of frames and names: its stripe index, and
+// above it the generation of its replica.
+constexpr uint32_t object_number(uint32_t stripe_index, uint32_t generation) noexcept {
+  return stripe_index | generation << limits::kGenerationShift;
+}
+constexpr uint32_t stripe_of(uint32_t object_number) noexcept {
+  return object_number & ((1u << limits::kGenerationShift) - 1);
+}
+constexpr uint32_t generation_of(uint32_t object_number) noexcept {
+  return object_number >> limits::kGenerationShift;
+}
+
 // The source that a COPY reads. It stands in the body behind the capability of the object that is
 // written; a capability of the file that is read follows it. Offsets are whole blocks.
 struct CopySource {

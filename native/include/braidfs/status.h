@@ -36,6 +36,7 @@ enum class Status : uint16_t {
   kChecksum = 1012,
   kDisconnected = 1013,
   kAborted = 1014,
+  kDropped = 1015,
 };
 
 // The errno (positive) that applications see for a status.

@@ -67,6 +67,8 @@ constexpr Outcomes outcomes_of(Status status) noexcept {
       return {kFail, kTell, kTell, kFail};
     case Status::kErofs:
       return {kFail, kTell, kTell, kTell};
+    case Status::kDropped:
+      return everywhere(kTell);
     case Status::kEopnotsupp:
       return {kFail, kFail, kTell, kFail};
 

@@ -95,7 +95,7 @@ Status shape(const FrameHeader& header, Purpose purpose) {
   const OpSpec* spec = spec_of(header.op);
   if (spec == nullptr || !flags_fit(header, *spec)) return Status::kBadRequest;
   if (spec->metaserver_only && purpose != Purpose::kServer) return Status::kBadRequest;
-  if (header.stripe_index >= limits::kStripeWidthMax) return Status::kBadRequest;
+  if (stripe_of(header.stripe_index) >= limits::kStripeWidthMax) return Status::kBadRequest;
   if (!range_fits(header, *spec)) return Status::kBadRequest;
   if (header.payload_length != (spec->payload ? header.length : 0)) return Status::kBadRequest;
   if (header.body_length != body_length_of(header, *spec)) return Status::kBadRequest;
@@ -129,7 +129,7 @@ std::vector<store::ObjectId> names_of(std::span<const std::byte> body) {
   for (; !body.empty(); body = body.subspan(sizeof(ObjectName))) {
     ObjectName name;
     std::memcpy(&name, body.data(), sizeof(name));
-    if (name.stripe_index >= limits::kStripeWidthMax || name.reserved != 0) return {};
+    if (stripe_of(name.stripe_index) >= limits::kStripeWidthMax || name.reserved != 0) return {};
     names.push_back({name.file_id, name.stripe_index});
   }
   return names;
@@ -140,7 +140,7 @@ std::vector<FetchedObject> fetched_of(std::span<const std::byte> body) {
   if (!fetched.empty())
     std::memcpy(fetched.data(), body.data(), fetched.size() * sizeof(FetchedObject));
   const bool can_be = std::ranges::all_of(fetched, [](const FetchedObject& object) {
-    return object.stripe_index < limits::kStripeWidthMax && object.length > 0 &&
+    return stripe_of(object.stripe_index) < limits::kStripeWidthMax && object.length > 0 &&
            object.length <= limits::kFetchLengthMax;
   });
   return can_be ? fetched : std::vector<FetchedObject>{};
@@ -149,7 +149,8 @@ std::vector<FetchedObject> fetched_of(std::span<const std::byte> body) {
 bool source_fits(const FrameHeader& header, const CopySource& source) {
   return source.offset % limits::kBlockSize == 0 && source.offset <= kOffsetMax &&
          header.length <= kOffsetMax - source.offset &&
-         source.stripe_index < limits::kStripeWidthMax && (source.flags & ~kCopyMustExist) == 0;
+         stripe_of(source.stripe_index) < limits::kStripeWidthMax &&
+         (source.flags & ~kCopyMustExist) == 0;
 }
 
 }  // namespace braidfs::server

@@ -8,6 +8,7 @@
 // Threads: CapabilityKey is ANY THREAD, guarded by mu_; CapabilityCache is LANE ONLY, bounded. Not
 // here: whether the session lives (session_table.h).
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +44,7 @@ class CapabilityCache {
   // The object that a request touches. `epoch` is the truncate epoch that it writes with, else 0.
   struct Place {
     uint64_t file_id = 0;
-    uint32_t stripe_index = 0;
+    uint32_t object_number = 0;
     uint32_t target = 0;
     uint32_t epoch = 0;
   };
@@ -68,13 +69,28 @@ class CapabilityCache {
   static bool covers(const Capability& capability, const Place& place) noexcept {
     const uint32_t width = capability.stripe_width;
     if (width == 0) return true;
-    if (place.stripe_index >= width || width > limits::kStripeWidthMax ||
+    const uint32_t stripe = stripe_of(place.object_number);
+    if (stripe >= width || width > limits::kStripeWidthMax ||
+        capability.replica_places > limits::kReplicaPlacesMax ||
         place.epoch > capability.truncate_epoch) {
       return false;
     }
-    const uint32_t bits = target_mark_width(width);
-    const uint64_t mark = capability.target_marks >> (place.stripe_index * bits);
-    return ((mark ^ target_mark(place.target, width)) & ((uint64_t{1} << bits) - 1)) == 0;
+    if (capability.replica_places == 0 && generation_of(place.object_number) != 0) return false;
+    return names_target(capability, stripe, place.target);
+  }
+  // A replica of the stripe is on this target, as far as its mark says.
+  static bool names_target(const Capability& capability, uint32_t stripe,
+                           uint32_t target) noexcept {
+    const uint32_t replicas = std::max<uint32_t>(capability.replica_places, 1);
+    const uint32_t places = capability.stripe_width * replicas;
+    const uint32_t bits = target_mark_width(places);
+    if (bits == 0) return true;
+    const uint64_t mask = (uint64_t{1} << bits) - 1;
+    const uint64_t wanted = target_mark(target, places);
+    for (uint32_t place = stripe * replicas; place < (stripe + 1) * replicas; ++place) {
+      if (((capability.target_marks >> (place * bits)) & mask) == wanted) return true;
+    }
+    return false;
   }
   bool proved(const Capability& capability);
   void remember(const Capability& capability);

@@ -2,6 +2,8 @@
 
 import hmac
 import struct
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,11 +15,13 @@ from fscommon.layout.capability import CAPABILITY_SIZE, capability_key, make_cap
 from fscommon.layout.layout import (
     SHAPE,
     Layout,
+    Replica,
     object_length,
     pieces,
     storable_end,
     unpack_layout,
     with_inline,
+    without_inline,
 )
 from fscommon.limits import (
     CHUNK_SIZE_MAX,
@@ -109,7 +113,7 @@ def test_golden_layout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value"), [(0, 2), (1, 0), (1, 4), (2, 0), (2, 65), (4, 1), (5, 0x80), (7, 0x80)]
+    ("at", "value"), [(0, 2), (0, 3), (1, 0), (1, 4), (2, 0), (2, 65), (4, 1), (5, 0x80), (7, 0x80)]
 )
 def test_unsound_layouts_are_refused(at: int, value: int) -> None:
     raw = bytearray(Layout(1, CHUNK, 1, (1,)).pack())
@@ -118,13 +122,70 @@ def test_unsound_layouts_are_refused(at: int, value: int) -> None:
         unpack_layout(bytes(raw))
 
 
-@given(st.binary(max_size=80))
+@given(st.binary(max_size=80) | st.binary(max_size=80).map(lambda raw: b"\2\2\1\0" + raw))
 def test_random_layouts_are_a_protocol_error_or_a_layout(raw: bytes) -> None:
     try:
         layout = unpack_layout(raw)
     except ProtocolError:
         return
     assert layout.pack() == raw
+
+
+REPLICATED = Layout(
+    0x1112131415161718,
+    1 << 20,
+    2,
+    (0x21, 0x22, 0, 0x24),
+    2,
+    generations=(0, 1, 0, 0),
+    generation_last=1,
+    replicas_wanted=2,
+)
+
+
+def test_golden_layout_of_a_replicated_file() -> None:
+    assert REPLICATED.pack().hex() == (
+        "0202020000001000181716151413121100000000000000000000000000000000"
+        "0100000002000000"
+        "21000000000000002200000001000000"
+        "00000000000000002400000000000000"
+    )
+    assert unpack_layout(REPLICATED.pack()) == REPLICATED
+
+
+def test_vacant_places_are_no_replicas() -> None:
+    replicas = [Replica(0, 0x21, 0), Replica(0, 0x22, 1), Replica(1, 0x24, 0)]
+    assert list(REPLICATED.replicas()) == replicas
+    assert [one.object_number for one in replicas] == [0, 0x100, 1]
+
+
+def test_a_file_with_one_replica_that_moved_says_which_generation_it_has() -> None:
+    moved = Layout(7, CHUNK, 1, (3,), generations=(4,), generation_last=5)
+    again = unpack_layout(moved.pack())
+    assert list(again.replicas()) == [Replica(0, 3, 4)]
+    assert (again.replicas_wanted, again.is_replicated) == (1, True)
+
+
+def test_inline_bytes_are_behind_the_replicas() -> None:
+    told = with_inline(REPLICATED.pack(), b"tiny")
+    assert told == REPLICATED.pack()[:20] + b"\1" + REPLICATED.pack()[21:] + b"tiny"
+    assert without_inline(told) == REPLICATED.pack()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"targets": (0, 0, 0, 0x24)},  # a stripe without a replica
+        {"targets": (0x21, 0x21, 0, 0x24)},  # two replicas on one target
+        {"generations": (0, 2, 0, 0)},  # which was never given out
+        {"generation_last": 1 << 24},
+        {"replicas_wanted": 4},
+        {"replica_count": 5, "targets": tuple(range(1, 11)), "generations": (0,) * 10},
+    ],
+)
+def test_unsound_layouts_of_replicated_files_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        unpack_layout(replace(REPLICATED, **change).pack())
 
 
 @given(layouts, offsets, st.integers(0, 5 * CHUNK))
@@ -185,6 +246,16 @@ def test_extents_at_any_offset(shape: tuple[int, int], offset: int) -> None:
         )
         at += piece.length
     assert at == offset + length
+
+
+def test_a_capability_names_the_targets_of_all_replicas() -> None:
+    raw = make_capability(
+        b"k" * 32, layout=REPLICATED.pack(), session=2, rights=3, map_epoch=4, ino=5
+    )
+    marks = 0
+    for target in reversed(REPLICATED.targets):
+        marks = marks << 16 | (target * 0x9E3779B1 & (1 << 32) - 1) >> 16
+    assert struct.unpack_from("<HHIQ", raw, 32) == (2, 2, 0, marks)
 
 
 def test_capability() -> None:

@@ -312,7 +312,6 @@ def test_a_full_etcd_takes_no_more_until_it_has_been_trimmed(tmp_path: Path, doo
         assert max(member.bytes_used for member in journal.health().members) < 16 * MIB
 
 
-@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_a_full_etcd_recovers_by_the_care_of_the_active(tmp_path: Path, doors: Doors) -> None:
     """Its alarm is said; room is made in one member after the other. (test_etcd_care.py tests in

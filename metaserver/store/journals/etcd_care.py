@@ -9,11 +9,14 @@ time is a member that is slow: whoever asks goes on to the next one within a sec
 When a member reaches its quota it raises the alarm NOSPACE, with which etcd takes no changes until
 somebody ends the alarm. Then nobody else is to be disturbed: members are defragmented one after
 another as far as that helps, and the alarm is ended when all that answer have room again.
+
+Without changes, a member does not count anew how much of its file is in use. So a full one that has
+compacted is defragmented once, whatever it says of that.
 """
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Final
 
@@ -49,20 +52,28 @@ _FRAGILE: Final = re.compile(r"3\.5\.[0-5](?![0-9])")
 
 
 def next_to_defragment(
-    servers: Sequence[EtcdServer], count: int, *, is_full: bool
+    servers: Sequence[EtcdServer], count: int, *, is_full: bool, uncounted: Collection[str] = ()
 ) -> EtcdServer | None:
-    """servers: those that answer, of `count` in all. is_full: etcd takes no changes."""
+    """servers: those that answer, of `count` in all. is_full: etcd takes no changes. uncounted:
+    members that may hold less than they say."""
     if len(servers) < count and not is_full:
         return None
     in_use_max = inf if is_full else IN_USE_MAX if count > 1 else IN_USE_ALONE_MAX
-    worth = [one for one in servers if one.in_use <= in_use_max and _gains(one, is_full=is_full)]
+    worth = [
+        one
+        for one in servers
+        if one.in_use <= in_use_max
+        and _gains(one, is_full=is_full, is_counted=one.member not in uncounted)
+    ]
     return min(worth, key=lambda one: (one.is_leader, -one.size), default=None)
 
 
-def _gains(server: EtcdServer, *, is_full: bool) -> bool:
+def _gains(server: EtcdServer, *, is_full: bool, is_counted: bool) -> bool:
     if server.quota is None or _FRAGILE.match(server.version):
         return False
     free = server.size - server.in_use
+    if is_full and not is_counted and not _is_roomy(server):
+        return True
     if is_full:
         return free >= WORTH * server.quota
     return server.size >= LARGE * server.quota and free >= EMPTY * server.size
@@ -71,8 +82,11 @@ def _gains(server: EtcdServer, *, is_full: bool) -> bool:
 def have_room(servers: Sequence[EtcdServer], count: int) -> bool:
     """Whether etcd may take changes again: most members answer, and those have room. One that does
     not answer raises its alarm again if it has none."""
-    roomy = [one for one in servers if one.quota is not None and one.size <= ROOM * one.quota]
-    return len(roomy) == len(servers) > count // 2
+    return all(map(_is_roomy, servers)) and len(servers) > count // 2
+
+
+def _is_roomy(server: EtcdServer) -> bool:
+    return server.quota is not None and server.size <= ROOM * server.quota
 
 
 class EtcdCare:
@@ -90,6 +104,7 @@ class EtcdCare:
         self._seconds = timeout_s / len(endpoints) / 2
         self._clock = clock
         self._rests_until_s = -inf
+        self._compacted: dict[str, int] = {}  # by members: as of when they were defragmented
 
     def care(self, may_go_on: Callable[[], None]) -> Sequence[str]:
         """Does one thing at most, and returns what it was in words. may_go_on: called before
@@ -113,7 +128,10 @@ class EtcdCare:
             for member in full:
                 disarm(self._gateway, asked, member, self._seconds)
             return ["etcd has room again: its alarm NOSPACE is ended, and changes go on"]
-        chosen = next_to_defragment(servers, count, is_full=bool(full))
+        uncounted = [
+            one.member for one in servers if one.compacted != self._compacted.get(one.member, 0)
+        ]
+        chosen = next_to_defragment(servers, count, is_full=bool(full), uncounted=uncounted)
         if chosen is None or self._clock() < self._rests_until_s:
             return []
         may_go_on()
@@ -138,8 +156,9 @@ class EtcdCare:
         except AttemptError as error:
             raise AttemptError(f"{server.endpoint} is not defragmented: {error}") from None
         took_s = self._clock() - began_s
-        now = look_at(self._gateway, server.endpoint, self._seconds)
+        self._compacted[server.member] = server.compacted
         self._rests_until_s = -inf if is_full else self._clock() + PAUSE_S
+        now = look_at(self._gateway, server.endpoint, self._seconds)
         return (
             f"etcd at {server.endpoint} is defragmented, within {duration(took_s)}: "
             f"its file had {size(server.size)} and has {size(now.size)}"

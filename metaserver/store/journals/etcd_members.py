@@ -22,13 +22,16 @@ from metaserver.store.journals.etcd_gateway import (
 
 NO_SPACE: Final = "NOSPACE"
 _ALARM_PATH: Final = "/v3/maintenance/alarm"
-_QUOTA = re.compile(r"^etcd_server_quota_backend_bytes ([0-9.e+]{1,30})$", re.M)
+_QUOTA: Final = "etcd_server_quota_backend_bytes"
+_COMPACTED: Final = "etcd_debugging_mvcc_db_compaction_keys_total"
 
 
 @dataclass(frozen=True, slots=True)
 class EtcdServer:
-    """size: bytes of its file; in_use: those of them that hold something. quota: the size at which
-    it takes no more; None if it does not say. alarms: in etcd's words."""
+    """size: bytes of its file; in_use: those of them that held something when it last counted: it
+    counts at each change, and so not after a compaction that no change follows. compacted: how many
+    keys compactions have deleted since it started. quota: the size at which it takes no more; None
+    if it does not say. alarms: in etcd's words."""
 
     endpoint: str
     member: str
@@ -38,29 +41,36 @@ class EtcdServer:
     quota: int | None = None
     version: str = ""
     alarms: tuple[str, ...] = ()
+    compacted: int = 0
 
 
 def look_at(gateway: Gateway, endpoint: str, seconds: float) -> EtcdServer:
     """Raises AttemptError, NoSpaceError, GarbledError."""
     status = gateway.ask(endpoint, "/v3/maintenance/status", {}, seconds)
     member = text_of(mapping_of(status.get("header")).get("member_id"))
+    metrics = _metrics(gateway, endpoint, seconds)
     return EtcdServer(
         endpoint,
         member,
         is_leader=member == status.get("leader"),
         size=number_of(status.get("dbSize")),
         in_use=number_of(status.get("dbSizeInUse")),
-        quota=_quota(gateway, endpoint, seconds),
+        quota=_value_of(_QUOTA, metrics),
         version=text_of(status.get("version", "")),
         alarms=tuple(text_of(one).strip() for one in list_of(status.get("errors"))),
+        compacted=_value_of(_COMPACTED, metrics) or 0,
     )
 
 
-def _quota(gateway: Gateway, endpoint: str, seconds: float) -> int | None:
+def _metrics(gateway: Gateway, endpoint: str, seconds: float) -> str:
     try:
-        found = _QUOTA.search(gateway.fetch_text(endpoint, "/metrics", seconds))
+        return gateway.fetch_text(endpoint, "/metrics", seconds)
     except AttemptError:
-        return None
+        return ""
+
+
+def _value_of(metric: str, metrics: str) -> int | None:
+    found = re.search(rf"^{metric} ([0-9.e+]{{1,30}})$", metrics, re.M)
     with contextlib.suppress(ValueError, OverflowError):
         return int(float(found[1])) if found else None
     return None

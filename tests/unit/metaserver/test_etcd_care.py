@@ -85,6 +85,19 @@ def test_one_that_is_absent_keeps_the_others_from_it_unless_etcd_is_full() -> No
     assert chosen(LEADER, SECOND, is_full=True) == "h2:2379"
 
 
+def test_a_full_one_that_has_compacted_may_hold_less_than_it_says() -> None:
+    dense = replace(SECOND, size=2 * GIB, in_use=2 * GIB)
+    assert chosen(dense, count=1, is_full=True) is None
+    for is_full, size, expected in (
+        (True, 2 * GIB, dense),
+        (True, GIB, None),  # it has room
+        (False, 2 * GIB, None),  # the next change lets it count
+    ):
+        servers = [replace(dense, size=size, in_use=size)]
+        found = next_to_defragment(servers, 1, is_full=is_full, uncounted=["12"])
+        assert found == expected
+
+
 def test_when_there_is_room() -> None:
     roomy = [small(one) for one in (LEADER, SECOND, THIRD)]
     assert have_room(roomy, 3) and have_room(roomy[:2], 3)
@@ -102,7 +115,7 @@ class OneMember:
 
     def __init__(self, etcd: EtcdStandIn) -> None:
         self.etcd = etcd
-        self.size, self.in_use = 100, 5
+        self.size, self.in_use, self.compacted = 100, 5, 0
         self.alarms = [{"memberID": "11", "alarm": "NOSPACE"}]
         self.refused: bytes | None = None
         etcd.before = self.before
@@ -110,7 +123,8 @@ class OneMember:
     def before(self, path: str, body: dict[str, Any]) -> bytes | None:
         header = {"cluster_id": self.etcd.cluster, "member_id": "11"}
         if path == "/metrics":
-            return http_answer(b"etcd_server_quota_backend_bytes 100\n")
+            compacted = f"etcd_debugging_mvcc_db_compaction_keys_total {self.compacted}\n"
+            return http_answer(b"etcd_server_quota_backend_bytes 100\n" + compacted.encode())
         if path == "/v3/maintenance/status":
             sizes = {"dbSize": str(self.size), "dbSizeInUse": str(self.in_use)}
             return json_answer({"header": header, "leader": "11", "version": "3.4.23", **sizes})
@@ -163,6 +177,23 @@ def test_a_former_metaserver_changes_nothing(member: OneMember, journal: EtcdJou
     with pytest.raises(FencedError):
         journal.care(head)
     assert member.alarms and not member.count("/v3/maintenance/defragment")
+
+
+def test_a_full_one_is_defragmented_once_after_each_compaction(
+    member: OneMember, journal: EtcdJournal
+) -> None:
+    """Nobody changes anything, so it does not count anew what is in use."""
+    head = claimed(journal)
+    member.in_use = member.size
+    assert journal.care(head) == []
+    for compacted in (9, 12):
+        member.compacted = compacted
+        assert "is defragmented" in journal.care(head)[0]
+        assert journal.care(head) == [], "it did not help"
+    member.compacted = 0  # it was started again
+    member.in_use = 5
+    assert "is defragmented" in journal.care(head)[0]
+    assert "NOSPACE is ended" in journal.care(head)[0]
 
 
 def test_minutes_are_between_two(member: OneMember, journal: EtcdJournal) -> None:

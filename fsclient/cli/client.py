@@ -1,7 +1,7 @@
 """braidfs client: lists the mounts and what they do, and ends them."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 import trio
@@ -12,10 +12,10 @@ from fscommon.observe.status import client_json, session_text
 from fscommon.observe.visible import visible
 from fscommon.rpc.caller import Caller
 from fscommon.wire.admin import ClientStatus, Evict
-from fscommon.wire.messages import Empty, StatusReply
+from fscommon.wire.messages import StatusReply
 from fscommon.wire.ops import Op
 
-from .cluster import ask_status
+from .cluster import ask_status, status_of
 from .frame import Command, Group, Reach, json_option, reaching, show
 from .leases import leases
 from .restart import abort, restart
@@ -204,5 +204,5 @@ async def _evict(caller: Caller, reach: Reach, victims: list[ClientStatus]) -> l
 
 
 async def _sessions(caller: Caller, reach: Reach) -> set[int]:
-    reply: Any = await caller.call(Op.STATUS, Empty(), reach.timeout_s)
+    reply = await status_of(caller, reach)
     return {one.session for one in reply.clients}

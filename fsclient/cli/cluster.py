@@ -1,11 +1,18 @@
-"""STATUS for the verbs, requested once. Its rows as JSON are in fscommon.observe.status."""
+"""STATUS for the verbs. Its rows as JSON are in fscommon.observe.status."""
 
+from fscommon.rpc.caller import Caller
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
 from .frame import Reach
 
 
-def ask_status(reach: Reach) -> StatusReply:
-    reply: StatusReply = reach.call(Op.STATUS, Empty())
+async def status_of(caller: Caller, reach: Reach) -> StatusReply:
+    """Asks on a connection that is open. reach: says how long the answer may take."""
+    reply: StatusReply = await caller.call(Op.STATUS, Empty(), reach.timeout_s)
     return reply
+
+
+def ask_status(reach: Reach) -> StatusReply:
+    """Like status_of(), on a connection of its own and for a plain function."""
+    return reach.ask(lambda caller: status_of(caller, reach))

@@ -18,9 +18,9 @@ from fscommon.errors import BraidError
 from fscommon.observe.health import CertificateSeen
 from fscommon.rpc.caller import Caller
 from fscommon.tasks import open_tasks
-from fscommon.wire.messages import Empty, StatusReply
-from fscommon.wire.ops import Op
+from fscommon.wire.messages import StatusReply
 
+from .cluster import status_of
 from .frame import Reach, run_trio
 
 SHOWN_S: Final = 3.0
@@ -56,7 +56,7 @@ def seen(certificates: Sequence[Shown]) -> list[CertificateSeen]:
 
 
 async def _ask_metaserver(reach: Reach, caller: Caller) -> tuple[StatusReply, list[Shown]]:
-    reply: StatusReply = await caller.call(Op.STATUS, Empty(), reach.timeout_s)
+    reply = await status_of(caller, reach)
     ends_s = caller.certificate_ends_s
     return reply, [] if ends_s is None else [Shown("the metaserver", ends_s)]
 

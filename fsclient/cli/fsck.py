@@ -21,10 +21,11 @@ from fscommon.layout.layout import unpack_layout
 from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
 from fscommon.rpc.snapshot import read_snapshot
-from fscommon.wire.messages import Empty, StatusReply, TargetEntry
+from fscommon.wire.messages import StatusReply, TargetEntry
 from fscommon.wire.objects import DIRECTORIES, ObjectList, ObjectListing, ObjectRow
 from fscommon.wire.ops import Op
 
+from .cluster import status_of
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, run_trio, show
 from .terminal import table
 from .words import Age, counted, duration, number, size
@@ -93,7 +94,7 @@ def fsck(reach: Reach, stray: bool, older: tuple[str, float], delete: bool, as_j
 
 async def _check(reach: Reach, older_s: float, delete: bool) -> _Found:
     async def known(caller: Caller) -> tuple[StatusReply, set[int]]:
-        reply: StatusReply = await caller.call(Op.STATUS, Empty(), reach.timeout_s)
+        reply = await status_of(caller, reach)
         if reply.recovering:
             raise BraidError("the metaserver recovers: clients may still tell of files; wait")
         return reply, await _file_ids(caller, reach.timeout_s)

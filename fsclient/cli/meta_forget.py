@@ -13,9 +13,9 @@ import trio
 from fscommon.errors import BraidError
 from fscommon.rpc.caller import Caller
 from fscommon.wire.group import MetaForget, MetaForgetting
-from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
+from .cluster import status_of
 from .frame import Command, Reach, json_option, reaching, show
 from .words import duration
 
@@ -63,7 +63,7 @@ async def _forget(caller: Caller, reach: Reach, name: str) -> MetaForgetting:
     forgotten: MetaForgetting = await caller.call(Op.META_FORGET, MetaForget(name), reach.timeout_s)
     until_s = time.monotonic() + _GONE_S_MAX
     while True:
-        reply: StatusReply = await caller.call(Op.STATUS, Empty(), reach.timeout_s)
+        reply = await status_of(caller, reach)
         if all(row.name != name for row in reply.group.metaservers):
             return forgotten
         if time.monotonic() > until_s:

@@ -15,9 +15,9 @@ from fscommon.errors import BraidError, TransportError
 from fscommon.net.address import parse_address
 from fscommon.rpc.caller import Caller
 from fscommon.wire.group import GroupStatus, MetaSwitch
-from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
+from .cluster import status_of
 from .frame import Command, Reach, UnreachableError, json_option, reaching, run_trio, show
 from .words import duration
 
@@ -101,7 +101,7 @@ async def _asked(reach: Reach) -> GroupStatus:
     """Asks for the hand-over. Returns the group as it was before."""
 
     async def work(caller: Caller) -> GroupStatus:
-        reply: StatusReply = await caller.call(Op.STATUS, Empty(), reach.timeout_s)
+        reply = await status_of(caller, reach)
         try:
             await caller.call(Op.META_SWITCH, MetaSwitch(), reach.timeout_s)
         except TransportError:
@@ -123,7 +123,7 @@ def _with_others(reach: Reach, group: GroupStatus) -> Reach:
 
 async def _taken_over(reach: Reach, before: GroupStatus, until_s: float) -> GroupStatus:
     async def work(caller: Caller) -> GroupStatus:
-        reply: StatusReply = await caller.call(Op.STATUS, Empty(), reach.timeout_s)
+        reply = await status_of(caller, reach)
         return reply.group
 
     while True:

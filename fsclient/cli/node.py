@@ -13,10 +13,10 @@ from fscommon.auth.handshake import HelloFields
 from fscommon.errors import AuthenticationError, BraidError, RefusedError
 from fscommon.observe.status import node_json
 from fscommon.wire.group import STANDS_BY
-from fscommon.wire.messages import Empty, StatusReply
+from fscommon.wire.messages import StatusReply
 from fscommon.wire.ops import Op
 
-from .cluster import ask_status
+from .cluster import ask_status, status_of
 from .frame import (
     EXIT_DONE,
     EXIT_UNHEALTHY,
@@ -162,7 +162,7 @@ async def _ping_all(reach: Reach, names: Sequence[str], count: int) -> list[Ping
 async def _storage_servers(reach: Reach, names: Sequence[str]) -> list[tuple[str, str, str]]:
     """The storage servers with these names. Raises BadParameter for an unknown name."""
     try:
-        reply = await reach.run(lambda c: c.call(Op.STATUS, Empty(), reach.timeout_s))
+        reply = await reach.run(lambda c: status_of(c, reach))
     except UnreachableError:
         if names:
             raise

@@ -18,9 +18,9 @@ from fscommon.observe.status import node_name, session_text
 from fscommon.observe.visible import visible
 from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
-from fscommon.wire.messages import Empty, StatusReply, TargetEntry
-from fscommon.wire.ops import Op
+from fscommon.wire.messages import StatusReply, TargetEntry
 
+from .cluster import status_of
 from .frame import Command, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Found, Place, find_place, inspect_place
 from .terminal import table
@@ -94,7 +94,7 @@ async def _objects(caller: Caller, place: Place, found: Found, *, ask: bool) -> 
     if not found.inspected.layout:
         return []
     layout = unpack_layout(found.inspected.layout)
-    status: StatusReply = await caller.call(Op.STATUS, Empty(), place.reach.timeout_s)
+    status = await status_of(caller, place.reach)
     rows = {row.target: row for row in status.map.targets}
     return [
         await _object(place, found.attributes.size, layout, index, rows, status, ask=ask)

@@ -23,10 +23,8 @@ from rich.console import Console
 from fscommon.errors import BraidError, ConfigError
 from fscommon.net.address import parse_address
 from fscommon.observe.status import target_json
-from fscommon.wire.messages import Empty
-from fscommon.wire.ops import Op
 
-from .cluster import ask_status
+from .cluster import ask_status, status_of
 from .config import FOLDER, Loaded, load_any
 from .frame import Command, Reach, json_option, reaching, run_trio, show
 from .words import Size, size
@@ -243,7 +241,7 @@ async def _wait_for_it(
     found = None
     with trio.move_on_after(seconds):
         while True:
-            reply = await reach.run(lambda caller: caller.call(Op.STATUS, Empty(), reach.timeout_s))
+            reply = await reach.run(lambda caller: status_of(caller, reach))
             rows = [target_json(reply, row) for row in reply.map.targets if row.target not in known]
             found = next((row for row in rows if row["node_name"] == name), None)
             if found is not None and found["state"] != "joining":

@@ -14,9 +14,9 @@ from fscommon.observe.health import overall, problems_of
 from fscommon.observe.rates import Meter, Rates
 from fscommon.observe.status import session_text
 from fscommon.rpc.caller import Caller
-from fscommon.wire.messages import Empty, StatusReply
-from fscommon.wire.ops import Op
+from fscommon.wire.messages import StatusReply
 
+from .cluster import status_of
 from .frame import Command, Reach, json_option, reaching, show_json
 from .terminal import table, terminal
 from .words import counted, number, size
@@ -58,7 +58,7 @@ def top(reach: Reach, interval: float, count: int | None, client_count: int, as_
     meter = Meter()
 
     async def measure(caller: Caller) -> StatusReply:
-        reply: StatusReply = await caller.call(Op.STATUS, Empty(), reach.timeout_s)
+        reply = await status_of(caller, reach)
         meter.take(reply, time.monotonic())
         return reply
 

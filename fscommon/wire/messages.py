@@ -441,7 +441,7 @@ class SessionOpen:
     stored replies may be dropped. exclusive: files on which it held DATA_EXCLUSIVE when the
     connection ended; a restarted metaserver grants it again. is_another: another process than
     before goes on: no request waits for a lock any more, and unused slots are void. lost: files
-    of which written bytes were lost with the earlier process."""
+    of which written bytes were lost with the earlier process. features: fscommon.wire.features."""
 
     session: U64
     node: Text
@@ -450,6 +450,7 @@ class SessionOpen:
     exclusive: U64s = ()
     is_another: bool = False
     lost: U64s = ()
+    features: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,17 @@ class TargetReport:
 
 @dataclass(frozen=True, slots=True)
 class Register:
+    """features: fscommon.wire.features. domain: what fails together with this node, as its
+    configuration says; "": the host part of the address."""
+
     node: U64  # 0: new, asks for an id
     uuid: Token  # that of the node
     name: Text
     address: Text  # "host:port" for data connections
     cluster: Token  # b"": the node never joined a cluster
     targets: Annotated[tuple[TargetReport, ...], Many]
+    features: U64 = 0
+    domain: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from fscommon.auth.handshake import KeyRing
+from fscommon.auth.handshake import HelloFields, KeyRing
 from fscommon.auth.key import client_secret
 from fscommon.errors import ProtocolError, RangeError, TransportError
 from fscommon.limits import UNREAD_BYTES_MAX
@@ -23,6 +23,8 @@ from fscommon.net.tls import certificate_ends_s, watch_certificate
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Metrics
+from fscommon.rpc.caller import open_caller
+from fscommon.rpc.silences import TRIED_S, reasons_of_silence
 from fscommon.tasks import open_tasks
 from fscommon.types import SessionId
 from fscommon.wire.hello import KeyedHello
@@ -49,6 +51,7 @@ from metaserver.truncation import Truncation
 
 _GAUGES_S: Final = 1.0
 _MAY_ANSWER_S: Final = 0.02
+_SILENCES_S: Final = 5.0
 _REFUSALS_S: Final = 60.0  # at least so long between two log lines that a peer can cause
 _STATES: Final = ("up", "down", "full", "draining", "joining")
 
@@ -301,12 +304,26 @@ class Metaserver:
         endpoint = PageEndpoint(parse_address(self._config.page_listen), source.json, certificate)
         self._log.info("page", port=endpoint.port)
         try:
-            while True:
-                source.sample(self._answers)
-                await trio.sleep(SAMPLE_S)
+            async with open_tasks() as tasks:
+                tasks.start_soon(self._ask_silent_standbys, source)
+                while True:
+                    source.sample(self._answers)
+                    await trio.sleep(SAMPLE_S)
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(endpoint.stop)
+
+    async def _ask_silent_standbys(self, source: PageSource) -> None:
+        open_to = functools.partial(
+            open_caller,
+            key=self._key,
+            hello=HelloFields("admin", "the metaserver's page"),
+            timeout_s=TRIED_S,
+            transport=self._transport,
+        )
+        while True:
+            source.silences = await reasons_of_silence(source.status(), open_to)
+            await trio.sleep(_SILENCES_S)
 
     def _show(self) -> None:
         engine, metrics = self.engine, self._metrics

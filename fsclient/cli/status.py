@@ -8,9 +8,9 @@ from fscommon.observe.status import paths_text, role_text, session_text, status_
 from fscommon.wire.group import EngineServer
 from fscommon.wire.messages import StatusReply
 
+from .cluster import reasons_of_silence
 from .expiry import ask_with_certificates, seen
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, show
-from .silences import reasons_of_silence
 from .terminal import plain, table
 from .words import bar, counted, duration, latency, number, size
 

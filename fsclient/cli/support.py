@@ -26,10 +26,10 @@ from fscommon.net.address import parse_address
 from fscommon.observe.health import problems_of
 from fscommon.observe.status import status_json
 
+from .cluster import reasons_of_silence
 from .config import FOLDER, load_any
 from .expiry import ask_with_certificates, seen
 from .frame import Command, Group, Reach, json_option, reaching, sentence, show
-from .silences import reasons_of_silence
 from .words import size
 
 FILE_BYTES_MAX: Final = 4 << 20  # of one file: the end of a log is what matters

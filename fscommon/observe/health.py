@@ -1,7 +1,7 @@
 """What is wrong with a cluster, why, and what to do: plain rules over one STATUS reply. Pure.
 
 The command line and the metaserver's page show it. Both add the certificates that they have seen,
-and the command line adds why metaservers are silent: neither is part of STATUS.
+and why metaservers are silent (fscommon.rpc.silences): neither is part of STATUS.
 """
 
 from collections.abc import Mapping, Sequence

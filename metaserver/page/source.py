@@ -6,7 +6,7 @@ known at once.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fscommon.observe.health import CertificateSeen, problems_of
@@ -33,6 +33,7 @@ class PageSource:
         clock: Callable[[], Time],
         certificate_ends_s: Callable[[], int | None] = lambda: None,
     ) -> None:
+        self.silences: Mapping[str, str] = {}  # why standbys are silent, by their names
         self._clock = clock
         self._certificate_ends_s = certificate_ends_s
         self._engine = engine
@@ -48,6 +49,9 @@ class PageSource:
         nodes = self._engine.services.membership.nodes()
         self._history.sample(nodes, requests, time.now_s, time.now_ns)
 
+    def status(self) -> StatusReply:
+        return self._status(self._clock())
+
     def json(self) -> bytes:
         time = self._clock()
         if time.now_s - self._made_s >= FRESH_S:
@@ -57,7 +61,7 @@ class PageSource:
 
     def _shown(self, time: Time) -> dict[str, Any]:
         reply = self._status(time)
-        shown = status_json(reply, problems_of(reply, self._certificates(time)))
+        shown = status_json(reply, problems_of(reply, self._certificates(time), self.silences))
         clients = shown["clients"]
         for row, client in zip(clients, reply.clients, strict=True):
             row["rates"] = self._meter.rates(f"client {client.session}").as_json()

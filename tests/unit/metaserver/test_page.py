@@ -5,6 +5,7 @@ import json
 import re
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
@@ -12,16 +13,21 @@ import trio
 from fscommon.errors import ConfigError
 from fscommon.net.address import Address
 from fscommon.observe.endpoint import CONNECTIONS_MAX
+from fscommon.observe.metrics import Metrics
+from fscommon.rpc.silences import ENDED
 from fscommon.types import NodeId
 from fscommon.wire.admin import Traffic
 from fscommon.wire.messages import SessionOpen, SessionRenew
 from fscommon.wire.ops import Op
+from metaserver.config import MetaserverConfig
 from metaserver.membership import Node
 from metaserver.page import endpoint as endpoints
 from metaserver.page.endpoint import PageEndpoint
 from metaserver.page.history import POINTS_MAX, History
 from metaserver.page.source import ROWS_MAX, PageSource
+from metaserver.server import Metaserver
 from metaserver.store.journal import EngineHealth, EngineMember
+from metaserver.store.memory import MemoryStore
 from tests.unit.waiting import eventually
 
 from .bench import Bench, Client
@@ -120,6 +126,28 @@ def test_metaservers_of_a_group() -> None:
     assert [one["reachable"] for one in journal["servers"]] == [True, False]
     said = {problem["what"] for problem in seen["problems"]}
     assert {"g:2379 of etcd is not reachable", "the store of etcd at h:2379 is 85% full"} <= said
+
+
+async def test_why_a_standby_is_silent() -> None:
+    """The metaserver tries its address, as `braidfs status` does."""
+    bench, world = Bench(), World()
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    await listeners[0].aclose()
+    world.look(replace(OTHER, address=f"127.0.0.1:{port}"))
+    world.now_s += 40
+    bench.now_s += 40
+    bench.engine.services.group = world.view
+    source = PageSource(bench.engine, bench.time)
+    config = MetaserverConfig(Path("unused"), Path("unused"), listen="127.0.0.1:0")
+    metrics = Metrics("metaserver")
+    server = Metaserver(config, MemoryStore(), metrics, key=b"k" * 32, engine=bench.engine)
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(server._ask_silent_standbys, source)
+        await eventually(lambda: source.silences == {"b": ENDED})
+        tasks.cancel_scope.cancel()
+    (problem,) = json.loads(source.json())["problems"]
+    assert f"b has not reported for 40 s, and {ENDED}" in problem["why"]
 
 
 def test_each_element_that_the_script_looks_up_is_there() -> None:

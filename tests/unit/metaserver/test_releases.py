@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from fsclient.cli import silences
 from fscommon.errors import RefusedError
+from fscommon.rpc.silences import RUNS, reason_of_silence
 from metaserver import records
 from metaserver import standby as standby_module
 from metaserver.standby import Standby
@@ -151,21 +151,11 @@ async def test_what_never_was_a_form_is_damage() -> None:
 # ---- what `braidfs status` says ------------------------------------------------------------------
 
 
-class _Reach:
-    """Of a command whose peer refuses it with these words."""
-
-    def __init__(self, words: str) -> None:
-        self._words = words
-
-    def open_caller(self, *about: Any) -> Any:
-        raise RefusedError(self._words)
-
-
 async def test_status_says_why_it_is_silent(place: Place) -> None:
     active, store = place.active(), MemoryStore()
     standby = await followed(place, active, store)
     reason = await reason_of(standby)
-    assert reason == silences.RUNS
+    assert reason == RUNS
     writes_a_schema(active)
     await runs(standby, place, 1.0)
     assert (await reason_of(standby)).startswith(
@@ -174,10 +164,12 @@ async def test_status_says_why_it_is_silent(place: Place) -> None:
 
 
 async def reason_of(standby: Standby) -> str:
+    def refused(address: str) -> Any:
+        raise RefusedError(standby.why_not())
+
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     try:
-        reach: Any = _Reach(standby.why_not())
-        return await silences._reason(reach, f"127.0.0.1:{port}")
+        return await reason_of_silence(f"127.0.0.1:{port}", refused)
     finally:
         await listeners[0].aclose()

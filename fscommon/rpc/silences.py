@@ -1,24 +1,24 @@
 """Why a standby metaserver is silent, as far as this machine can tell by connecting to it.
 
-STATUS only says that it has not reported to the journal. The command line tries its address: its
+STATUS only says that it has not reported to the journal. Who shows STATUS tries its address: its
 program may have ended, hang, run without the journal, be of a former release, or be out of reach
 with its host.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import trio
 
-from fscommon.auth.handshake import HelloFields
 from fscommon.errors import BraidError, NobodyThereError, RefusedError, TransportError
 from fscommon.net.address import parse_address
 from fscommon.net.tcp import TcpTransport
 from fscommon.observe.health import silent_standbys
+from fscommon.rpc.caller import Caller
 from fscommon.tasks import open_tasks
 from fscommon.wire.group import CANNOT_FOLLOW, MetaserverStatus
 from fscommon.wire.messages import StatusReply
-
-from .frame import Reach, run_trio
 
 TRIED_S: Final = 2.0  # for each of: to connect, and to be answered
 ENDED: Final = "its host answers, but nothing listens there: the program has ended"
@@ -26,27 +26,24 @@ HANGS: Final = "it accepts connections and answers nothing: the program is stopp
 RUNS: Final = "it runs, and answers: it does not reach the journal"
 OUT_OF_REACH: Final = "its host cannot be reached from here"
 
-
-def reasons_of_silence(reach: Reach, reply: StatusReply) -> dict[str, str]:
-    """Half a sentence for each standby that is silent, by its name."""
-    silent = silent_standbys(reply)
-    found: dict[str, str] = run_trio(_reasons, reach, silent) if silent else {}
-    return found
+Opener = Callable[[str], AbstractAsyncContextManager[Caller]]
 
 
-async def _reasons(reach: Reach, silent: list[MetaserverStatus]) -> dict[str, str]:
+async def reasons_of_silence(status: StatusReply, open_to: Opener) -> dict[str, str]:
+    """Half a sentence for each standby that is silent, by its name. open_to: connects to a
+    metaserver, as an administrator."""
     found: dict[str, str] = {}
 
     async def one(row: MetaserverStatus) -> None:
-        found[row.name] = await _reason(reach, row.address)
+        found[row.name] = await reason_of_silence(row.address, open_to)
 
     async with open_tasks() as tasks:
-        for row in silent:
+        for row in silent_standbys(status):
             tasks.start_soon(one, row)
     return found
 
 
-async def _reason(reach: Reach, address: str) -> str:
+async def reason_of_silence(address: str, open_to: Opener) -> str:
     try:
         with trio.fail_after(TRIED_S):
             stream = await TcpTransport().dial(parse_address(address))
@@ -57,7 +54,7 @@ async def _reason(reach: Reach, address: str) -> str:
         return OUT_OF_REACH
     try:
         with trio.fail_after(TRIED_S):
-            async with reach.open_caller(address, HelloFields("admin", "braidfs status")):
+            async with open_to(address):
                 return RUNS
     except RefusedError as error:
         _, words, reason = str(error).partition(CANNOT_FOLLOW)

@@ -55,6 +55,7 @@ OPEN_AHEAD_MAX: Final = 512  # names in one OPEN_AHEAD
 REPLAY_MUTATIONS_MAX: Final = 65536  # kept by a client until durable
 INLINE_LENGTH_MAX: Final = 4096  # bytes of a file stored in its inode's record
 DELETE_ALL_MAX: Final = 256  # objects in one DELETE_ALL
+DROP_NAMES_MAX: Final = 512  # names in one DROP_NAMES
 FETCH_MAX: Final = 256  # objects in one FETCH
 FETCH_LENGTH_MAX: Final = 1 << 20  # bytes of each object in a FETCH
 # For copy_file_range: with shorter ranges the kernel is as fast.

@@ -80,7 +80,7 @@ from fscommon.wire.quota import (
     QuotaTold,
 )
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
-from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered
+from fscommon.wire.servers import SERVER_BODIES
 from fscommon.wire.trash import TRASH_BODIES
 
 
@@ -577,8 +577,6 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.LEASE_TAKE: (LeaseTake, Entry),
     Op.LEASE_RETURN: (LeaseReturn, Empty),
     Op.RECALL: (Recall, Empty),
-    Op.REGISTER: (Register, Registered),
-    Op.HEARTBEAT: (Heartbeat, HeartbeatReply),
     Op.STATUS: (Empty, StatusReply),
     Op.QUOTA_SET: (QuotaSet, Empty),
     Op.QUOTA_LIST: (QuotaList, QuotaReport),
@@ -591,6 +589,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     **BACKUP_BODIES,
     **GROUP_BODIES,
     **OBJECT_BODIES,
+    **SERVER_BODIES,
     Op.KEY_CREATE: (KeyCreate, KeyCreated),
     Op.KEY_LIST: (KeyList, KeyReport),
     Op.KEY_REVOKE: (KeyRevoke, Empty),

@@ -1,5 +1,5 @@
-"""OBJECT_LIST: what objects a target has. A storage server answers it on connections of purpose
-"admin", to whoever has the cluster key.
+"""OBJECT_LIST: what objects a target has. OBJECT_COPY: makes an object from one of another target.
+A storage server answers both on connections of purpose "admin", to whoever has the cluster key.
 
 The objects of a target lie in 256 directories, which a caller goes through one after the other.
 Names in a directory have an order, and the caller says behind which one to go on: so a repeat is
@@ -44,4 +44,34 @@ class ObjectListing:
     after: Text
 
 
-OBJECT_BODIES: Final[dict[Op, tuple[type, type]]] = {Op.OBJECT_LIST: (ObjectList, ObjectListing)}
+@dataclass(frozen=True, slots=True)
+class ObjectCopy:
+    """Makes the object (file id, object number) of a target of this server, a name that was never
+    used, from another object of the same file. The copy ends when the asking connection does.
+
+    epoch: of the new object. source_address: "host:port" of the storage server that has the
+    source, which is source_object of source_target."""
+
+    target: U64
+    file_id: U64
+    object: U32
+    epoch: U32
+    source_address: Text
+    source_target: U64
+    source_object: U32
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCopied:
+    """The copy is durable. incarnation, source_incarnation: of the two targets, from the beginning
+    of the copy to its end. bytes: that were copied, without holes."""
+
+    incarnation: U64
+    source_incarnation: U64
+    bytes: U64
+
+
+OBJECT_BODIES: Final[dict[Op, tuple[type, type]]] = {
+    Op.OBJECT_LIST: (ObjectList, ObjectListing),
+    Op.OBJECT_COPY: (ObjectCopy, ObjectCopied),
+}

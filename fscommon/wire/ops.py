@@ -30,6 +30,8 @@ class Op(IntEnum):
     COPY = 25
     DELETE_ALL = 26
     FETCH = 27
+    RAISE_EPOCH = 28
+    DROP_NAMES = 29
 
     LOOKUP = 64
     GETATTR = 65
@@ -105,6 +107,8 @@ class Op(IntEnum):
     META_SWITCH = 228
     META_FORGET = 229
     OBJECT_LIST = 230  # of a storage server
+    TARGET_DROPPED = 231
+    OBJECT_COPY = 232  # of a storage server
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,8 @@ SPECS: dict[Op, Spec] = {
     Op.COPY: Spec(Retry.IF_IDEMPOTENT),
     Op.DELETE_ALL: _SAFE,
     Op.FETCH: _SAFE,
+    Op.RAISE_EPOCH: _SAFE,
+    Op.DROP_NAMES: _SAFE,
     Op.LOOKUP: _SAFE,
     Op.GETATTR: _SAFE,
     Op.SETATTR: _MUTATION,
@@ -208,6 +214,8 @@ SPECS: dict[Op, Spec] = {
     Op.META_SWITCH: Spec(Retry.NEVER),
     Op.META_FORGET: Spec(Retry.NEVER),
     Op.OBJECT_LIST: _SAFE,
+    Op.TARGET_DROPPED: _SAFE,
+    Op.OBJECT_COPY: _SAFE,
 }
 
 # Mutations whose reply also registers the inode that they created as open.

@@ -1,13 +1,13 @@
-"""Bodies of what storage servers send to the metaserver.
-
-`fscommon.wire.messages.BODIES` ties them to their ops.
-"""
+"""Bodies of what storage servers send to the metaserver."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
-from fscommon.ranges import U64, Many, Text, Token, U64s
+from fscommon.ranges import U32, U64, Many, Text, Token, U32s, U64s
 from fscommon.wire.admin import NO_TRAFFIC, Traffic
+from fscommon.wire.ops import Op
+
+DROPPED_MAX: Final = 4096  # names in one DroppedNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,32 @@ class HeartbeatReply:
     map_epoch: U64
     session_version: U64
     sessions: U64s | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDropped:
+    """Asks for the names of a target's objects that were dropped: layouts name them no longer. A
+    storage server asks between REGISTER and serving, page by page.
+
+    after_file_id, after_object: the last name that it has; 0, 0: none."""
+
+    target: U64
+    after_file_id: U64
+    after_object: U32
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedNames:
+    """At most DROPPED_MAX names, in order of file id and object number. end: these were the last
+    ones."""
+
+    file_ids: U64s
+    objects: U32s
+    end: bool
+
+
+SERVER_BODIES: Final[dict[Op, tuple[type, type]]] = {
+    Op.REGISTER: (Register, Registered),
+    Op.HEARTBEAT: (Heartbeat, HeartbeatReply),
+    Op.TARGET_DROPPED: (TargetDropped, DroppedNames),
+}

@@ -1,5 +1,5 @@
-"""CLUSTER_MAP, REGISTER, HEARTBEAT, TARGET_SET: storage servers, their addresses, and which of
-their targets get new files."""
+"""CLUSTER_MAP, REGISTER, HEARTBEAT, TARGET_DROPPED, TARGET_SET: storage servers, their addresses,
+and which of their targets get new files."""
 
 from typing import Final
 
@@ -9,7 +9,15 @@ from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import ClusterMap, Empty
 from fscommon.wire.ops import Op
-from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
+from fscommon.wire.servers import (
+    DroppedNames,
+    Heartbeat,
+    HeartbeatReply,
+    Register,
+    Registered,
+    TargetDropped,
+    TargetReport,
+)
 from metaserver.context import Context, Services
 from metaserver.membership import NODE_TIMEOUT_S, Node, Target
 from metaserver.ops import names
@@ -178,9 +186,15 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
     )
 
 
+def target_dropped(tx: Transaction, request: TargetDropped, context: Context) -> DroppedNames:
+    """No layout drops a replica yet."""
+    return DroppedNames((), (), end=True)
+
+
 ROWS: Final = (
     OpRow(op=Op.CLUSTER_MAP, run=cluster_map, access=Access.ANY, names=names.no_inodes),
     OpRow(op=Op.REGISTER, run=register, access=Access.SERVER),
     OpRow(op=Op.HEARTBEAT, run=heartbeat, access=Access.SERVER),
+    OpRow(op=Op.TARGET_DROPPED, run=target_dropped, access=Access.SERVER),
     OpRow(op=Op.TARGET_SET, run=target_set, access=Access.ADMIN, audited=always),
 )

@@ -33,6 +33,8 @@ enum class Op : uint8_t {
   kCopy = 25,
   kDeleteAll = 26,
   kFetch = 27,
+  kRaiseEpoch = 28,
+  kDropNames = 29,
 };
 
 inline constexpr uint32_t kFrameMagic = 0x44495242;  // "BRID" in little endian
@@ -130,7 +132,8 @@ static_assert(sizeof(CopySource) == 32);
 // A missing source object is an error, not a hole.
 inline constexpr uint32_t kCopyMustExist = 1;
 
-// One of the objects in the body of a DELETE_ALL. The header's length says how many there are.
+// One of the objects in the body of a DELETE_ALL or DROP_NAMES. The header's length says how many
+// there are.
 struct ObjectName {
   uint64_t file_id = 0;
   uint32_t stripe_index = 0;

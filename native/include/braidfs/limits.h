@@ -21,6 +21,7 @@ inline constexpr uint32_t kGenerationMax = 0xffffff;
 inline constexpr uint64_t kObjectBytesMax = uint64_t{8'355'967} << 20;
 inline constexpr uint32_t kInlineLengthMax = 4096;  // bytes of a file stored in its inode's record
 inline constexpr uint32_t kDeleteAllMax = 256;      // objects in one DELETE_ALL
+inline constexpr uint32_t kDropNamesMax = 512;      // names in one DROP_NAMES
 inline constexpr uint32_t kFetchMax = 256;          // objects in one FETCH
 inline constexpr uint32_t kFetchLengthMax = 1u << 20;  // bytes of each object in a FETCH
 // Shorter copies are left to the kernel, which is as fast.

@@ -87,6 +87,9 @@ const OpSpec* spec_of(uint8_t op) {
       return &kDeleteAllSpec;
     case Op::kFetch:
       return &kFetchSpec;
+    case Op::kRaiseEpoch:
+    case Op::kDropNames:
+      break;
   }
   return nullptr;
 }

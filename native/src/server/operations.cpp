@@ -181,6 +181,8 @@ void perform(Request& request, Counters& counters) {
     case Op::kPing:
     case Op::kFetch:
     case Op::kFence:
+    case Op::kRaiseEpoch:
+    case Op::kDropNames:
       break;
   }
   request.status = Status::kBadRequest;
@@ -217,6 +219,8 @@ Counter& count_of(Counters& counters, Op op) {
     case Op::kFence:
       return counters.fences;
     case Op::kPing:
+    case Op::kRaiseEpoch:
+    case Op::kDropNames:
       break;
   }
   return counters.pings;

@@ -22,7 +22,7 @@ from metaserver.ops.table import FILES, ROWS
 FOLDER = Path(ops.__file__).parent
 DATA_OPS = range(16, 64)
 # These belong to the handshake, or the metaserver sends them itself.
-OTHERS = {Op.HELLO, Op.AUTH, Op.RDMA, Op.RECALL, Op.OBJECT_LIST}
+OTHERS = {Op.HELLO, Op.AUTH, Op.RDMA, Op.RECALL, Op.OBJECT_LIST, Op.OBJECT_COPY}
 
 # The functions of a row, each with its parameters that are a request or a reply of the op.
 REQUEST_OF: Final = {

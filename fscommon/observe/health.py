@@ -27,7 +27,8 @@ _LATE_STANDBY_S: Final = 15.0  # it reports seldom, so one that follows seems so
 _NEW_S: Final = SILENT_STANDBY_S
 ENGINE_FULL: Final = 0.8  # monitoring/alerts.yml has this number, too
 _ENGINE_ALMOST_FULL: Final = 0.95
-_SLOW_APPEND_S: Final = 0.3  # one in a hundred may take so long; it is 1 to 10 ms otherwise
+# One in a hundred may take so long; it is 1 to 10 ms otherwise. monitoring/alerts.yml has it, too.
+SLOW_APPEND_S: Final = 0.3
 _NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 _RENEW: Final = (
     "run the playbook site.yml, or braidfs tls issue --renew and copy its files there: the server "
@@ -233,7 +234,7 @@ def _journal(status: StatusReply) -> list[Problem]:
                 f"start {journal.engine} there: changes wait when fewer than half are left",
             )
         )
-    if journal.append_p99_s > _SLOW_APPEND_S:
+    if journal.append_p99_s > SLOW_APPEND_S:
         found.append(_slow_engine(journal))
     for server in journal.servers:
         if server.is_reachable and server.bytes_used > ENGINE_FULL * server.bytes_max > 0:

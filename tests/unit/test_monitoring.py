@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fscommon.observe.health import CERTIFICATE_DAYS_MIN, ENGINE_FULL
+from fscommon.observe.health import CERTIFICATE_DAYS_MIN, ENGINE_FULL, SLOW_APPEND_S
 from fscommon.observe.metrics import TABLE, Kind, Metric
 from tests.dev.steps import ROOT
 
@@ -74,6 +74,11 @@ def test_alerts_have_severity_and_summary() -> None:
 def test_the_journal_alerts_before_it_is_full() -> None:
     shares = re.findall(r"journal_engine_bytes .*> (0\.\d+)$", "\n".join(_rules()), re.M)
     assert shares == [str(ENGINE_FULL)]
+
+
+def test_a_slow_journal_alerts_when_status_says_it_too() -> None:
+    seconds = re.findall(r"journal_append_seconds_bucket.*> ([0-9.]+)$", "\n".join(_rules()), re.M)
+    assert seconds == [str(SLOW_APPEND_S)]
 
 
 def test_certificates_alert_when_status_says_it_too() -> None:

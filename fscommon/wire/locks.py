@@ -4,13 +4,14 @@ A lock belongs to an owner within a session: a process's file table (fcntl) or a
 description (flock, OFD), by a number that the kernel chose. Ranges are half-open, [start, end); end
 2**63 means "to the end of the file". Types are those of fcntl: 0 read, 1 write, 2 none. Each
 request may be repeated: setting a lock again changes nothing, and tickets identify requests that
-wait. `fscommon.wire.messages.BODIES` ties the bodies to their ops.
+wait. `LOCK_BODIES` ties the bodies to their ops.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from fscommon.ranges import U8, U32, U64, Many, Text, U64s
+from fscommon.wire.ops import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +129,13 @@ class LockRow:
 class LockReport:
     locks: Annotated[tuple[LockRow, ...], Many]
     end: bool
+
+
+LOCK_BODIES: Final[dict[Op, tuple[type, type]]] = {
+    Op.LOCK_GET: (LockGet, LockFound),
+    Op.LOCK_SET: (LockSet, LockDone),
+    Op.LOCK_EVENTS: (LockEvents, LockGranted),
+    Op.LOCK_CANCEL: (LockCancel, LockDone),
+    Op.LOCK_RESTORE: (LockRestore, LockRestored),
+    Op.LOCK_LIST: (LockQuery, LockReport),
+}

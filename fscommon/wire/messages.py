@@ -54,20 +54,7 @@ from fscommon.wire.keys import (
     SessionGrant,
 )
 from fscommon.wire.leases import LEASE_BODIES, LeaseReturn, LeaseTake, Recall, RecallItem
-from fscommon.wire.locks import (
-    HeldLock,
-    LockCancel,
-    LockDone,
-    LockEvents,
-    LockFound,
-    LockGet,
-    LockGranted,
-    LockQuery,
-    LockReport,
-    LockRestore,
-    LockRestored,
-    LockSet,
-)
+from fscommon.wire.locks import LOCK_BODIES, HeldLock
 from fscommon.wire.objects import OBJECT_BODIES
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import (
@@ -80,6 +67,7 @@ from fscommon.wire.quota import (
     QuotaTold,
 )
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
+from fscommon.wire.replicas import DropReplicas, Synced
 from fscommon.wire.servers import SERVER_BODIES
 from fscommon.wire.trash import TRASH_BODIES
 
@@ -307,9 +295,13 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The session no longer has these inodes open. One-way."""
+    """The session no longer has these inodes open. One-way. unsynced: replicated files among them
+    of which not all replicas have made the written bytes durable, as far as the client knows; a
+    Synced with this serial number says so later. serial rises with each Close of a session."""
 
     inos: U64s
+    unsynced: U64s = ()
+    serial: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +332,8 @@ class Commit:
     """What a writer has done to file_id. COMMIT_SIZE merges size by maximum. COMMIT_SYNCED says
     that the objects of stripe_bits (bit i: stripe index i) are durable at the targets: from then
     on, a missing one of these objects is an error and not a hole. durable: answer when the
-    transaction is durable."""
+    transaction is durable. targets, incarnations, of replicated files only: in which incarnation
+    each target has acknowledged what was written. STALE_INCARNATION: one of them has lost it."""
 
     ino: U64
     file_id: U64
@@ -349,6 +342,8 @@ class Commit:
     mtime_ns: I64
     stripe_bits: U64
     durable: bool
+    targets: U32s = ()
+    incarnations: U64s = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,6 +546,8 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.READDIR: (ReadDir, ReadDirReply),
     Op.COMMIT: (Commit, Committed),
     Op.WRITE_INLINE: (WriteInline, Opened),
+    Op.DROP_REPLICAS: (DropReplicas, Opened),
+    Op.SYNCED: (Synced, Empty),
     Op.GETXATTR: (GetXattr, XattrValue),
     Op.SETXATTR: (SetXattr, Entry),
     Op.LISTXATTR: (ListXattr, XattrNames),
@@ -558,12 +555,6 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.STATFS: (StatFs, StatFsReply),
     Op.BARRIER: (Empty, Empty),
     Op.TMPFILE: (TmpFile, Opened),
-    Op.LOCK_GET: (LockGet, LockFound),
-    Op.LOCK_SET: (LockSet, LockDone),
-    Op.LOCK_EVENTS: (LockEvents, LockGranted),
-    Op.LOCK_CANCEL: (LockCancel, LockDone),
-    Op.LOCK_RESTORE: (LockRestore, LockRestored),
-    Op.LOCK_LIST: (LockQuery, LockReport),
     Op.SESSION_OPEN: (SessionOpen, SessionOpened),
     Op.SESSION_RENEW: (SessionRenew, SessionRenewed),
     Op.SESSION_CLOSE: (Empty, Empty),
@@ -585,6 +576,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.EVICT: (Evict, Empty),
     **INSPECT_BODIES,
     **LEASE_BODIES,
+    **LOCK_BODIES,
     **TRASH_BODIES,
     **BACKUP_BODIES,
     **GROUP_BODIES,

@@ -19,7 +19,7 @@ from fscommon.limits import (
 from fscommon.net.address import parse_address
 from fscommon.observe.endpoint import HttpCertificate
 from metaserver.store.journals.address import parse_journal
-from metaserver.store.journals.settings import JournalSettings
+from metaserver.store.journals.settings import JournalSettings, check_journal
 
 _CHUNK_SIZE = ByteSize(CHUNK_SIZE_DEFAULT)
 _STORE_SIZE = ByteSize(0)
@@ -107,8 +107,10 @@ class MetaserverConfig:
         if len(self.own_name) > _NAME_LENGTH_MAX or not _NAME.fullmatch(self.own_name):
             raise ValueError(f"name: '{self.own_name}' has other characters than A-Z a-z 0-9 . _ -")
         try:
-            self.journal_settings()
-        except ConfigError as error:
+            settings = self.journal_settings()
+            assert settings is not None, "the configuration has a journal"
+            check_journal(settings)
+        except (ConfigError, ValueError) as error:
             raise ValueError(f"journal: {error}") from error
         try:
             parse_address(self.own_address)

@@ -66,8 +66,8 @@ def parse_url(url: str) -> dict[str, str]:
     """The words of a connection URL. Raises ConfigError, also if psycopg is missing."""
     if _missing:
         raise ConfigError(
-            f"a journal in PostgreSQL needs the Python package psycopg ({_missing}): "
-            "pip install 'braidfs[postgresql]'"
+            f"PostgreSQL needs the Python package psycopg ({_missing}): install the Debian package "
+            "braidfs-postgresql, or run pip install 'braidfs[postgresql]'"
         )
     try:
         return {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items()}

@@ -1,6 +1,6 @@
 """What a metaserver's configuration says of its journal, and how a door to it is opened."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metaserver.store.journal import Journal
@@ -24,7 +24,7 @@ class JournalSettings:
 
 
 def open_journal(settings: JournalSettings) -> Journal:
-    """Connects at the first call. Raises ConfigError."""
+    """Connects at the first call. Raises ConfigError, ValueError."""
     if not settings.address.is_etcd:
         return PostgresqlJournal(
             settings.address.text, password_file=settings.password_file, timeout_s=2.0
@@ -41,3 +41,11 @@ def open_journal(settings: JournalSettings) -> Journal:
             password_file=settings.password_file,
         )
     )
+
+
+def check_journal(settings: JournalSettings) -> None:
+    """Checks what can be checked without a connection and without the files, which may be put in
+    place later. Raises ConfigError, ValueError."""
+    if not settings.address.is_etcd:
+        settings = replace(settings, password_file=None)
+    open_journal(settings).close()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fscommon.errors import ConfigError
 from metaserver.program import main
+from metaserver.store.journals import postgresql_session
 from metaserver.store.journals.address import JournalAddress, parse_journal
 
 
@@ -121,6 +122,9 @@ def test_the_check_of_a_configuration_shows_no_password(
         ('address = "meta1:0x"', "address: "),
         ('listen = "meta1:0x"', "listen: "),
         ('journal = "etcd://h1"', "journal: "),
+        ('journal = "postgresql://h1/a?nonsense=1"', "journal: "),
+        ('journal_user = "me"', "journal: a user of etcd needs a file with the password"),
+        ('journal_key = "/k"', "journal: certificates for etcd are of no use without TLS"),
         ('name = "a b"', "name: "),
     ],
 )
@@ -138,4 +142,21 @@ def test_an_error_names_its_key(
     file.write_text("\n".join(lines.values()) + "\n")
     assert main(["--config", str(file), "--check"]) == 1
     said = capsys.readouterr().err
-    assert words in said and (words == "journal: " or "journal:" not in said)
+    assert words in said and (words.startswith("journal: ") or "journal:" not in said)
+
+
+def test_postgresql_without_psycopg(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check needs neither a server nor the file with the password."""
+    file = tmp_path / "metaserver.toml"
+    file.write_text(
+        f'state_directory = "{tmp_path}"\nkey_file = "{tmp_path}/key"\nname = "m1"\n'
+        'journal = "postgresql://u@h/d"\njournal_password_file = "/not/there/yet"\n'
+    )
+    assert main(["--config", str(file), "--check"]) == 0
+    monkeypatch.setattr(postgresql_session, "_missing", "No module named 'psycopg'")
+    assert main(["--config", str(file), "--check"]) == 1
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert "journal: PostgreSQL needs the Python package psycopg" in sentence
+    assert "install the Debian package braidfs-postgresql" in sentence

@@ -72,6 +72,14 @@ class CertificateSeen:
     seconds_left: float | None
 
 
+_ONLY_METASERVER: Final = Problem(
+    Severity.NOTE,
+    "there is one metaserver",
+    "no other one has reported to the journal; if it fails, or its host, all operations on names "
+    "wait until it runs again",
+    "start braidfs-metaserver on another host with the same `journal`: it takes over then",
+)
+
 _MORE_ROOM = (
     "make room on the disk of the metaserver's state_directory, or raise store_size_max of "
     "braidfs-metaserver, if it is set, and restart it; or remove files"
@@ -154,6 +162,8 @@ def _standbys(status: StatusReply, silences: Mapping[str, str]) -> list[Problem]
     if status.group.is_alone or status.uptime_s < _NEW_S:
         return []
     rows = status.group.standbys
+    if not rows:
+        return [_ONLY_METASERVER]
     silent = silent_standbys(status)
     if len(silent) == len(rows):
         return [_no_standby(silent, silences)]
@@ -208,8 +218,7 @@ def _no_standby(silent: list[MetaserverStatus], silences: Mapping[str, str]) -> 
     return Problem(
         Severity.WARNING,
         "there is no standby metaserver",
-        f"{said or 'no other metaserver has reported to the journal'}; if the active metaserver "
-        "fails, nobody takes over",
+        f"{said}; if the active metaserver fails, nobody takes over",
         "start braidfs-metaserver on another host with the same `journal`; if it runs, its log "
         "says why it does not reach the journal",
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fscommon.observe.health import Severity, problems_of, silent_standbys
+from fscommon.observe.health import Severity, overall, problems_of, silent_standbys
 from fscommon.observe.status import status_json
 from fscommon.wire.group import EngineServer, GroupStatus, JournalStatus, MetaserverStatus
 
@@ -32,7 +32,7 @@ def test_a_sound_group_has_no_problems() -> None:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ((), "WARNING there is no standby metaserver: no other metaserver has reported"),
+        ((), "NOTE there is one metaserver: no other one has reported to the journal; if it fails"),
         (
             (replace(STANDBY, seconds_since_report=40.0),),
             "WARNING there is no standby metaserver: b has not reported for 40 s",
@@ -106,7 +106,16 @@ def test_one_that_is_active_since_a_moment_does_not_miss_standbys() -> None:
     group = GroupStatus((ACTIVE,), JOURNAL)
     assert problems_of(make_status(uptime_s=3.0, group=group)) == []
     (problem,) = problems_of(make_status(uptime_s=11.0, group=group))
-    assert problem.severity is Severity.WARNING
+    assert problem.severity is Severity.NOTE
+
+
+def test_one_with_a_journal_is_healthy_until_it_has_lost_another_one() -> None:
+    for rows, health in (
+        ((), "healthy"),
+        ((replace(STANDBY, seconds_since_report=40.0),), "degraded"),
+    ):
+        group = GroupStatus((ACTIVE, *rows), JOURNAL)
+        assert overall(problems_of(make_status(uptime_s=60.0, group=group))) == health
 
 
 def test_json() -> None:

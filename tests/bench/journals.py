@@ -9,7 +9,6 @@ are the least that can be expected, and latencies lack the network's round trips
 import os
 import shutil
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -22,11 +21,12 @@ from rich.table import Table
 
 from tests.bench.cases import create_files, timed
 from tests.bench.report import write_results
+from tests.bench.scratch import scratch_folder
 from tests.bench.state import settle
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import make_plan
 from tests.dev.build import build
-from tests.dev.steps import BUILD, console
+from tests.dev.steps import console
 
 EMBEDDED = "embedded"
 ENGINES = ("etcd", "postgresql")
@@ -128,25 +128,18 @@ def journals(rounds: int) -> bool:
 @contextmanager
 def _clusters() -> Iterator[dict[str, Path]]:
     """Where each cluster is mounted. They are removed afterwards."""
-    base = BUILD / "bench"
-    base.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="run-", dir=base))
-    scratch.chmod(0o755)  # PostgreSQL runs as a user of its own
     folders = {}
-    try:
-        with ExitStack() as stack:
-            for system in (EMBEDDED, *ENGINES):
-                console.print(f"starting a cluster: {system}")
-                journal = None if system == EMBEDDED else system
-                count = 1 if journal is None else 2
-                plan = make_plan(scratch / system, metaservers=count, journal=journal)
-                cluster = Cluster(plan)
-                stack.callback(cluster.stop)
-                cluster.start()
-                folders[system] = cluster.mount_path
-            yield folders
-    finally:
-        shutil.rmtree(scratch)
+    with scratch_folder() as scratch, ExitStack() as stack:
+        for system in (EMBEDDED, *ENGINES):
+            console.print(f"starting a cluster: {system}")
+            journal = None if system == EMBEDDED else system
+            count = 1 if journal is None else 2
+            plan = make_plan(scratch / system, metaservers=count, journal=journal)
+            cluster = Cluster(plan)
+            stack.callback(cluster.stop)
+            cluster.start()
+            folders[system] = cluster.mount_path
+        yield folders
 
 
 def _report(runs: Runs) -> bool:

@@ -1,19 +1,18 @@
 """The three file systems of a benchmark: BraidFS on loopback, the disk under it, null FUSE."""
 
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.cases import LARGE_SIZE, SMALL_COUNT
+from tests.bench.scratch import scratch_folder
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import make_plan
 from tests.cluster.process import Program
 from tests.dev.build import NATIVE_BUILD
-from tests.dev.steps import BUILD, console
+from tests.dev.steps import console
 
 NULLFS = NATIVE_BUILD / "bench" / "braidfs-nullfs"
 CLIENT_OPTIONS = ("dirty_mib=256",)
@@ -41,25 +40,22 @@ class Systems:
 @contextlib.contextmanager
 def running() -> Iterator[Systems]:
     """All three, on one disk, removed afterwards."""
-    base = BUILD / "bench"
-    base.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="run-", dir=base))
-    plan = make_plan(scratch / "cluster", storage_servers=2, client_options=CLIENT_OPTIONS)
-    cluster = Cluster(plan)
-    local, null = scratch / "local", scratch / "null"
-    local.mkdir()
-    nullfs = _nullfs(scratch, null)
-    try:
-        console.print("starting a cluster of two storage servers, and null FUSE")
-        cluster.start()
-        nullfs.start()
-        yield Systems(cluster.mount_path, local, null, cluster)
-    finally:
-        cluster.stop()
-        if mounts.is_mounted(null):
-            mounts.unmount(null, lazy=True)
-        nullfs.stop()
-        shutil.rmtree(scratch)
+    with scratch_folder() as scratch:
+        plan = make_plan(scratch / "cluster", storage_servers=2, client_options=CLIENT_OPTIONS)
+        cluster = Cluster(plan)
+        local, null = scratch / "local", scratch / "null"
+        local.mkdir()
+        nullfs = _nullfs(scratch, null)
+        try:
+            console.print("starting a cluster of two storage servers, and null FUSE")
+            cluster.start()
+            nullfs.start()
+            yield Systems(cluster.mount_path, local, null, cluster)
+        finally:
+            cluster.stop()
+            if mounts.is_mounted(null):
+                mounts.unmount(null, lazy=True)
+            nullfs.stop()
 
 
 def _nullfs(scratch: Path, mountpoint: Path) -> Program:

@@ -45,7 +45,10 @@ def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
 def cluster(make_cluster: ClusterMaker, etcd: EtcdCluster) -> Cluster:
     journal = f"etcd://{','.join(etcd.endpoints)}/braidfs"
     return make_cluster(
-        storage_servers=1, metaservers=2, settings={"metaserver": {"journal": journal}}
+        storage_servers=1,
+        metaservers=2,
+        settings={"metaserver": {"journal": journal}},
+        client_options=("hard",),
     )
 
 
@@ -69,15 +72,23 @@ def fill(etcd: EtcdCluster) -> None:
 def test_changes_go_on_by_themselves(cluster: Cluster, etcd: EtcdCluster) -> None:
     cli = GroupCli(cluster)
     assert wait_until(lambda: len(cli.roles()) == 2, 60 * PATIENCE)
+    import sys
+
+    t0 = time.monotonic()
+    say = lambda *x: print(round(time.monotonic() - t0, 1), *x, file=open("/tmp/full_times", "a"))
     with writing(cluster.mount_path / "folder") as took:
         assert wait_until(lambda: len(took) > 10, 60 * PATIENCE)
         fill(etcd)
+        say("filled", alarms(etcd), len(took))
         assert wait_until(lambda: alarms(etcd) > 0, 20 * PATIENCE)
         # Requests that were under way when etcd was full may have been done.
         assert wait_until(lambda: stands_still(took), 30 * PATIENCE)
+        say("still", len(took))
         count = len(took)
         etcd.control("del", "--prefix", "/other")
+        say("deleted")
         assert wait_until(lambda: len(took) > count + 10, RECOVERS_S_MAX)
+        say("on", len(took))
     for number in range(max(1, len(took) - 49), len(took) + 1):  # the newest of each name
         path = cluster.mount_path / "folder" / f"renamed {number % 50}"
         assert path.read_bytes() == b"x" * (number % 5000)

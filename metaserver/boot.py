@@ -15,7 +15,6 @@ from fscommon.errors import ConfigError
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.capability import capability_key
 from fscommon.types import ROOT_INO, Ino, NodeId, SessionId, TargetId, Txn
-from fscommon.wire.codec import decode
 from fscommon.wire.ops import OPENING, Op
 from metaserver import records
 from metaserver.backups import Backups
@@ -28,6 +27,7 @@ from metaserver.membership import Membership, Node, Target
 from metaserver.namespace.charges import charges_of
 from metaserver.numbers import InodeNumbers
 from metaserver.overlay import Overlay
+from metaserver.placement import ONE_REPLICA, ReplicaPolicy
 from metaserver.quota.table import QuotaTable
 from metaserver.replies import ino_of_reply
 from metaserver.sessions import Session, Sessions
@@ -46,6 +46,7 @@ class Settings:
     stripe_width_max: int
     lease_duration_s: float = 30.0
     leases_max: int = 100_000  # of one session
+    replicas: ReplicaPolicy = ONE_REPLICA
 
 
 def boot(store: Store, settings: Settings, time: Time) -> Engine:
@@ -241,11 +242,21 @@ def _membership(snapshot: Snapshot, settings: Settings, time: Time, cluster: byt
         epoch=_number(snapshot, records.MAP_EPOCH_KEY) + _EPOCH_SKIP,
         chunk_size=settings.chunk_size,
         width_max=settings.stripe_width_max,
+        policy=settings.replicas,
     )
     for key, value in snapshot.range(*records.all_of(b"N")):
-        node = decode(records.NodeRecord, value)
-        node_id = NodeId(records.number_of(key))
-        membership.put_node(Node(node_id, node.uuid, node.name, node.address, time.now_s))
+        node = records.unpack_node(value)
+        membership.put_node(
+            Node(
+                NodeId(records.number_of(key)),
+                node.uuid,
+                node.name,
+                node.address,
+                time.now_s,
+                domain=node.domain,
+                features=node.features,
+            )
+        )
     for key, value in snapshot.range(*records.all_of(b"G")):
         target = records.unpack_target(value)
         membership.put_target(

@@ -18,6 +18,7 @@ from fscommon.limits import (
 )
 from fscommon.net.address import parse_address
 from fscommon.observe.endpoint import HttpCertificate
+from metaserver.placement import ONE_REPLICA, ReplicaPolicy
 from metaserver.store.journals.address import parse_journal
 from metaserver.store.journals.settings import JournalSettings, check_journal
 
@@ -61,6 +62,7 @@ class MetaserverConfig:
     journal_ca: str = ""  # for etcd with TLS; empty: the system's authorities
     journal_certificate: str = ""
     journal_key: str = ""
+    layout: ReplicaPolicy = ONE_REPLICA  # the table [layout]
 
     def __post_init__(self) -> None:
         self.tls_settings()

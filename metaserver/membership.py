@@ -12,6 +12,9 @@ while there are clients is *joining*: it gets no files before every client has a
 A target that its node does not name any more (its device is broken or not mounted) is down until
 the node names it again. After a restart every known target counts as up until the heartbeat of its
 node is overdue. Requests to nodes are in metaserver.eviction, reaper and truncation.
+
+New replicas go only to targets that are up, have room, and are neither draining nor joining, on
+nodes that know replicas and are not suspect (metaserver.flaps): metaserver.placement chooses.
 """
 
 import itertools
@@ -21,21 +24,19 @@ from enum import Enum
 from typing import Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.layout import Layout
+from fscommon.layout.layout import VACANT, Layout
 from fscommon.types import FileId, NodeId, TargetId
 from fscommon.wire.admin import FILES_UNLIMITED, NO_TRAFFIC, Traffic
+from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.messages import ClusterMap, StatFsReply, TargetEntry
 from fscommon.wire.servers import TargetReport
+from metaserver.flaps import Flaps
+from metaserver.placement import GOLDEN, ONE_REPLICA, U64, Placement, ReplicaPolicy, Spot, weight_of
 
 NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
 _FULL_SHARE: Final = 100  # full below 1/100 of free space ...
 _ROOM_SHARE: Final = 50  # ... until 1/50 is free again
 _TARGETS_MAX: Final = 4096
-# Fibonacci hashing: multiples of the golden ratio lie evenly on a circle. This holds for any run of
-# file ids, and for the first few ids of each of many runs: clients get ids in blocks, and most use
-# only the first ids of a block. The remainder of a division would put these on few targets.
-_GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
-_U64: Final = (1 << 64) - 1
 
 
 class TargetState(Enum):
@@ -55,6 +56,8 @@ class Node:
     heard_s: float
     session_version: int = 0  # of the session table that the node has
     traffic: Traffic = NO_TRAFFIC
+    domain: str = ""  # its failure domain: what fails together
+    features: int = 0  # fscommon.wire.features
 
 
 @dataclass(slots=True)
@@ -91,15 +94,28 @@ class Target:
 
 
 class Membership:
-    def __init__(self, *, cluster: bytes, epoch: int, chunk_size: int, width_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        cluster: bytes,
+        epoch: int,
+        chunk_size: int,
+        width_max: int,
+        policy: ReplicaPolicy = ONE_REPLICA,
+    ) -> None:
         self.cluster = cluster
         self.epoch = epoch
         self.chunk_size = chunk_size
         self.width_max = width_max
+        self.policy = policy
         self._nodes: dict[NodeId, Node] = {}
         self._targets: dict[TargetId, Target] = {}
         self._down: set[NodeId] = set()
         self._places: list[TargetId] = []  # targets that may get new files, in order of ids
+        self._replica_targets: list[TargetId] = []  # those of them that may get new replicas
+        self._placement: Placement | None = None  # of these; None: it is made when it is needed
+        self._flaps = Flaps()
+        self._suspects: frozenset[NodeId] = frozenset()
 
     # ---- who is there --------------------------------------------------------------------
 
@@ -114,6 +130,9 @@ class Membership:
 
     def is_down(self, node: NodeId) -> bool:
         return node in self._down
+
+    def is_suspect(self, node: NodeId) -> bool:
+        return node in self._suspects
 
     def targets_of(self, node: NodeId) -> list[Target]:
         return [target for target in self._targets.values() if target.node == node]
@@ -187,6 +206,8 @@ class Membership:
         target = self._targets.get(TargetId(report.target))
         if target is None or target.node != node or target.uuid != report.uuid:
             raise FsError(Status.NO_TARGET, f"target {report.target} is not this node's: register")
+        if weight_of(report.bytes_free) != weight_of(target.bytes_free):
+            self._placement = None
         target.bytes_total, target.bytes_free = report.bytes_total, report.bytes_free
         target.files_total, target.files_free = report.files_total, report.files_free
         target.objects, target.errors = report.objects, report.errors
@@ -203,7 +224,11 @@ class Membership:
             if node.id not in self._down and now_s - node.heard_s > NODE_TIMEOUT_S
         ]
         self._down.update(node.id for node in silent)
-        if silent:
+        for node in silent:
+            self._flaps.went_down(node.id, now_s)
+        suspects = self._flaps.suspects(now_s)
+        if silent or suspects != self._suspects:
+            self._suspects = suspects
             self._choose_places()
         return silent
 
@@ -252,15 +277,57 @@ class Membership:
         if not places:
             raise FsError(Status.ENOSPC, "no target has room")
         width = min(len(places), width_max)
-        start = (file_id * _GOLDEN & _U64) * len(places) >> 64
+        start = (file_id * GOLDEN & U64) * len(places) >> 64
         return tuple([places[(start + index) % len(places)] for index in range(width)])
 
+    def place_replicas(self, file_id: int, width_max: int, replicas: int) -> tuple[int, ...]:
+        """Chooses the targets of a new file with so many replicas, stripe-major. Raises ENOSPC if
+        too few failure domains are there, unless the policy lets places be VACANT."""
+        placement = self._placement or self._place_of_replicas()
+        count = placement.domain_count
+        if count < replicas and not (count and self.policy.degraded_ok):
+            raise FsError(
+                Status.ENOSPC,
+                f"{replicas} replicas need {replicas} failure domains with a target for them "
+                f"(up, with room, of a server that knows replicas), and there "
+                f"{'is' if count == 1 else 'are'} {count}",
+            )
+        return placement.place(file_id, width_max, replicas)
+
     def known(self, layout: Layout) -> tuple[int, ...]:
-        """Returns the targets of a layout, with others in place of those that do not exist."""
+        """Returns the targets of a layout whose targets have nothing of it yet, with others in
+        place of those that do not exist, and of vacant places."""
         if all(TargetId(target) in self._targets for target in layout.targets) or not self._places:
             return layout.targets
+        if layout.replica_count > 1:
+            return self._known_replicas(layout)
         places = itertools.cycle(self.place(FileId(layout.file_id), self.width_max))
         return tuple([t if TargetId(t) in self._targets else next(places) for t in layout.targets])
+
+    def _known_replicas(self, layout: Layout) -> tuple[int, ...]:
+        """Gives each stripe that lacks replicas a row of new targets, if there are any."""
+        count, placement = layout.replica_count, self._place_of_replicas()
+        if not placement.spots:
+            return layout.targets
+        fresh = placement.place(layout.file_id, layout.stripe_width, count)
+        targets: list[int] = []
+        for at in range(0, len(layout.targets), count):
+            row = layout.targets[at : at + count]
+            known = [target for target in row if TargetId(target) in self._targets]
+            start = at % len(fresh)
+            offered = fresh[start : start + count]
+            is_better = sum(target != VACANT for target in offered) > len(known)
+            targets += offered if is_better else row
+        return tuple(targets)
+
+    def may_share(self, layout: Layout) -> bool:
+        """Whether a new file may lie on the targets of this one."""
+        count = layout.replica_count
+        if count == 1:
+            return set(layout.targets) <= set(self._places)
+        spots = {spot.target: spot.domain for spot in self._place_of_replicas().spots}
+        rows = [layout.targets[at : at + count] for at in range(0, len(layout.targets), count)]
+        return all(len({spots[t] for t in row if t in spots}) == count for row in rows)
 
     def down_of(self, layout: Layout) -> int | None:
         """Returns a target of the layout that is down, if there is one."""
@@ -270,10 +337,6 @@ class Membership:
                 return target
         return None
 
-    def has_room(self, targets: tuple[int, ...]) -> bool:
-        """Whether all of these targets may get new files."""
-        return set(targets) <= set(self._places)
-
     def _choose_places(self) -> None:
         """Returns the targets with room that are not joining: of these, only the ones that are up,
         if any is, because an outage is no lack of space."""
@@ -281,6 +344,20 @@ class Membership:
         up = [target for target in room if self._is_up(self._targets[target])]
         known = [target for target in up if not self._targets[target].joining_epoch]
         self._places = known or up or room
+        self._replica_targets = [target for target in known if self._takes_replicas(target)]
+        self._placement = None
+
+    def _takes_replicas(self, target: TargetId) -> bool:
+        node = self._nodes[self._targets[target].node]
+        return bool(node.features & FEATURE_REPLICAS) and node.id not in self._suspects
+
+    def _place_of_replicas(self) -> Placement:
+        if self._placement is None:
+            targets = [self._targets[target] for target in self._replica_targets]
+            self._placement = Placement(
+                [Spot(t.id, self._nodes[t.node].domain, weight_of(t.bytes_free)) for t in targets]
+            )
+        return self._placement
 
     # ---- reports -------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from fscommon.ranges import I64, U32, U64, Text, Token
 from fscommon.types import Ino, RequestId, Txn
 from fscommon.wire.codec import decode
 from fscommon.wire.keys import IdMap
+from metaserver.placement import domain_of
 
 COOKIE_FIRST: Final = 3  # 0 starts a listing, 1 and 2 are . and ..
 _HASH_END: Final = 1 << 63
@@ -418,6 +419,25 @@ class NodeRecord:
     uuid: Token
     name: Text
     address: Text
+    domain: Text
+    features: U64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FormerNodeRecord:
+    """A node, as earlier releases wrote it."""
+
+    uuid: Token
+    name: Text
+    address: Text
+
+
+def unpack_node(value: bytes) -> NodeRecord:
+    with suppress(ProtocolError):
+        return decode(NodeRecord, value)
+    former = decode(FormerNodeRecord, value)
+    domain = domain_of(former.address, former.name)
+    return NodeRecord(former.uuid, former.name, former.address, domain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ def settings_of(config: MetaserverConfig, key: bytes) -> Settings:
         session_timeout_s=config.timeout_s,
         chunk_size=config.chunk_size,
         stripe_width_max=config.stripe_width_max,
+        replicas=config.layout,
         lease_duration_s=config.lease_duration_s or config.timeout_s,
         leases_max=config.leases_per_session_max,
     )

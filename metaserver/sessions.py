@@ -60,6 +60,7 @@ class Session:
     paths: tuple[BytesPath, ...] = ()  # reported by the client
     reported_s: float | None = None  # when it reported these
     map_epoch: int = 0  # of the newest cluster map that was sent to it
+    features: int = 0  # fscommon.wire.features, as the client has stated them
 
 
 class Sessions:
@@ -121,6 +122,11 @@ class Sessions:
                 self._forget_opener(ino, session)
             self._resolve(removed, set(removed.unsure))
         return removed
+
+    def has_feature(self, session: SessionId, feature: int) -> bool:
+        """Whether the client of this session has the feature. The metaserver itself has all."""
+        known = self._sessions.get(session)
+        return known is None or bool(known.features & feature)
 
     def has_room(self, session: SessionId) -> bool:
         known = self._sessions.get(session)

@@ -1,10 +1,10 @@
 """Configuration files: TOML into frozen dataclasses, strictly.
 
 A program declares its keys as a dataclass; a field without a default is required. Types are int,
-float, bool, str, Path, ByteSize (an integer or "10 GiB"), tuple[str, ...], and tuple[Table, ...]
-for [[tables]]. Unknown keys are refused, and the message names the nearest known one. A ValueError
-of __post_init__ is a fault of the file as well. Every fault is one ConfigError that names the file
-and the key.
+float, bool, str, Path, ByteSize (an integer or "10 GiB"), tuple[str, ...], another such dataclass
+for a [table], and tuple[Table, ...] for [[tables]]. Unknown keys are refused, and the message names
+the nearest known one. A ValueError of __post_init__ is a fault of the file as well. Every fault is
+one ConfigError that names the file and the key.
 """
 
 import difflib
@@ -115,6 +115,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     element = _element(hint)
     if element is not None:
         return _convert_list(element, value, where)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return from_table(hint, _exactly(dict, value, where), where)
     if hint is ByteSize:
         return _convert_size(value, where)
     if hint is Path:

@@ -172,6 +172,11 @@ def _with_replicas(layout: Layout, raw: bytes) -> Layout:
     )
 
 
+def is_replicated(raw: bytes) -> bool:
+    """True when a sound record, or b"", is one that former releases cannot read."""
+    return bool(raw) and raw[0] == REPLICATED_VERSION
+
+
 def is_inline(raw: bytes) -> bool:
     """True when the file's bytes are in its record, which is sound or b""."""
     return bool(raw) and bool(raw[_FLAGS_AT] & _INLINE)

@@ -7,20 +7,24 @@ no object exists, and the new layout can keep the file id.
 """
 
 from dataclasses import replace
+from typing import Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.layout import Layout
+from fscommon.layout.layout import VACANT, Layout, is_replicated
 from fscommon.layout.template import LAYOUT_XATTR, LayoutDefault, parse_default, unpack_default
 from fscommon.types import FileId
+from fscommon.wire.features import FEATURE_REPLICAS
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode
 from metaserver.records import xattr_key
 from metaserver.transaction import Transaction
 
+_OLD_CLIENT: Final = "the file has replicas, which this client's release does not know: upgrade it"
+
 
 def cluster_default(context: Context) -> LayoutDefault:
     membership = context.services.membership
-    return LayoutDefault(membership.chunk_size, membership.width_max)
+    return LayoutDefault(membership.chunk_size, membership.width_max, membership.policy.replicas)
 
 
 def own_record(tx: Transaction, directory: Inode) -> bytes | None:
@@ -35,37 +39,91 @@ def default_in(tx: Transaction, directory: Inode, context: Context) -> LayoutDef
     return cluster_default(context) if raw is None else unpack_default(raw)
 
 
+def shape_of(layout: Layout) -> LayoutDefault:
+    """Returns what a new file with such a layout is to get."""
+    replicas = layout.replicas_wanted or layout.replica_count
+    return LayoutDefault(layout.chunk_size, layout.stripe_width, replicas)
+
+
 def new_layout(file_id: FileId, wanted: LayoutDefault, context: Context) -> Layout:
-    targets = context.services.membership.place(file_id, wanted.stripe_width)
-    return Layout(file_id, wanted.chunk_size, len(targets), targets)
+    """Chooses the targets of a new file. Raises ENOSPC; EOPNOTSUPP if it is to have replicas, and
+    the cluster or the session's client does not let it."""
+    membership = context.services.membership
+    if wanted.replicas == 1:
+        alone = membership.place(file_id, wanted.stripe_width)
+        return Layout(file_id, wanted.chunk_size, len(alone), alone)
+    check_may_have(wanted.replicas, context)
+    targets = membership.place_replicas(file_id, wanted.stripe_width, wanted.replicas)
+    return Layout(
+        file_id,
+        wanted.chunk_size,
+        len(targets) // wanted.replicas,
+        targets,
+        wanted.replicas,
+        replicas_wanted=wanted.replicas,
+    )
+
+
+def check_may_have(replicas: int, context: Context) -> None:
+    """Raises EOPNOTSUPP if a file cannot get so many replicas."""
+    most = context.services.membership.policy.replicas_max
+    if replicas > most:
+        raise FsError(Status.EOPNOTSUPP, too_many_replicas(replicas, most))
+    if not context.services.sessions.has_feature(context.session, FEATURE_REPLICAS):
+        raise FsError(Status.EOPNOTSUPP, _OLD_CLIENT)
+
+
+def too_many_replicas(replicas: int, most: int) -> str:
+    return (
+        f"{replicas} replicas are more than this cluster gives a file: replicas_max in the table "
+        f"[layout] of the metaserver's configuration is {most}"
+    )
+
+
+def check_knows(tail: bytes, context: Context) -> None:
+    """Raises EOPNOTSUPP if the session's client cannot read this layout of a file."""
+    if is_replicated(tail) and not context.services.sessions.has_feature(
+        context.session, FEATURE_REPLICAS
+    ):
+        raise FsError(Status.EOPNOTSUPP, _OLD_CLIENT)
 
 
 def layout_text(tx: Transaction, inode: Inode) -> bytes:
     """Returns the value of braidfs.layout. Raises ENODATA for a directory without a default."""
     if inode.is_file:
         layout = inode.layout()
-        targets = ":".join(map(str, layout.targets))
-        text = LayoutDefault(layout.chunk_size, layout.stripe_width).text()
-        return f"{text},targets={targets}".encode()
+        return f"{shape_of(layout).text()},targets={targets_text(layout)}".encode()
     raw = own_record(tx, inode) if inode.is_directory else None
     if raw is None:
         raise FsError(Status.ENODATA)
     return unpack_default(raw).text().encode()
 
 
+def targets_text(layout: Layout) -> str:
+    """The targets of all stripes as `1:2`, those of the replicas of a stripe as `1+2:2+3`; a place
+    without a replica is `-`."""
+    names = ["-" if target == VACANT else str(target) for target in layout.targets]
+    count = layout.replica_count
+    return ":".join("+".join(names[at : at + count]) for at in range(0, len(names), count))
+
+
 def wanted_default(tx: Transaction, inode: Inode, value: bytes, context: Context) -> LayoutDefault:
-    """Returns the default with the changes that the text asks for. Raises EINVAL."""
+    """Returns the default with the changes that the text asks for. Raises EINVAL, also if these are
+    more replicas than the cluster gives."""
     if inode.is_directory:
         base = default_in(tx, inode, context)
     elif inode.is_file:
-        layout = inode.layout()
-        base = LayoutDefault(layout.chunk_size, layout.stripe_width)
+        base = shape_of(inode.layout())
     else:
         raise FsError(Status.EOPNOTSUPP, "only files and directories have a layout")
     try:
-        return parse_default(value, base)
+        wanted = parse_default(value, base)
     except ValueError as error:
         raise FsError(Status.EINVAL, str(error)) from None
+    most = context.services.membership.policy.replicas_max
+    if wanted.replicas > most:
+        raise FsError(Status.EINVAL, too_many_replicas(wanted.replicas, most))
+    return wanted
 
 
 def with_layout(inode: Inode, wanted: LayoutDefault, context: Context) -> Inode:

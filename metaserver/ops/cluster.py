@@ -22,6 +22,7 @@ from metaserver.context import Context, Services
 from metaserver.membership import NODE_TIMEOUT_S, Node, Target
 from metaserver.ops import names
 from metaserver.ops.row import Access, OpRow, always
+from metaserver.placement import domain_of
 from metaserver.records import (
     MAP_EPOCH_KEY,
     NodeRecord,
@@ -46,7 +47,8 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
     services = context.services
     node = _node(request, context)
     targets = _targets(request.targets, node, context)
-    tx.put(node_key(node.id), encode(NodeRecord(node.uuid, node.name, node.address)))
+    record = NodeRecord(node.uuid, node.name, node.address, node.domain, node.features)
+    tx.put(node_key(node.id), encode(record))
     changed = services.membership.put_node(node)
     for target in targets:
         if services.membership.target(target.id) is None and len(services.sessions):
@@ -98,8 +100,9 @@ def _check_register(request: Register, cluster: bytes) -> None:
         raise FsError(Status.EINVAL, "one target is listed twice")
     if len(uuids) > _TARGETS_PER_NODE_MAX:
         raise FsError(Status.EINVAL, f"a node has at most {_TARGETS_PER_NODE_MAX} targets")
-    if max(len(request.name), len(request.address)) > _TEXT_LENGTH_MAX:
-        raise FsError(Status.BAD_REQUEST, "name or address is too long")
+    texts = request.name, request.address, request.domain
+    if max(map(len, texts)) > _TEXT_LENGTH_MAX:
+        raise FsError(Status.BAD_REQUEST, "name, address or domain is too long")
 
 
 def _node(request: Register, context: Context) -> Node:
@@ -112,6 +115,8 @@ def _node(request: Register, context: Context) -> Node:
         address=request.address,
         heard_s=context.now_s,
         session_version=context.services.sessions.version,
+        domain=request.domain or domain_of(request.address, request.name),
+        features=request.features,
     )
 
 

@@ -30,6 +30,7 @@ from fscommon.wire.births import (
     Setting,
     Slot,
 )
+from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.ops import Op
 from metaserver.context import Context
 from metaserver.keys import ClientKey
@@ -73,6 +74,10 @@ def delegate(tx: Transaction, request: Delegate, context: Context) -> Delegated:
     context.check_room()
     services = context.services
     count = services.sessions.slots_wanted(context.session, request.count)
+    if services.membership.policy.replicas > 1 and not services.sessions.has_feature(
+        context.session, FEATURE_REPLICAS
+    ):
+        count = 0  # CREATE tells the caller why
     slots = tuple([_slot(context) for _ in range(count)])
     uids, gids = owners or ((), ())
     more = (share.files, share.size_limit) if share is not None else (0, 0)
@@ -331,9 +336,9 @@ def _check_slot(tx: Transaction, birth: Birth, proof: bytes, context: Context) -
         raise FsError(Status.BAD_REQUEST, f"inode {ino} has another layout")
     if layout.inline and len(layout.inline) != birth.size:
         raise FsError(Status.BAD_REQUEST, f"inode {ino} has bytes of another size")
-    for target in layout.targets:
-        if services.membership.target(target) is None:
-            raise FsError(Status.BAD_REQUEST, f"there is no target {target}")
+    for replica in layout.replicas():
+        if services.membership.target(replica.target) is None:
+            raise FsError(Status.BAD_REQUEST, f"there is no target {replica.target}")
 
 
 # ---- leases --------------------------------------------------------------------------------------

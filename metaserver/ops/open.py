@@ -20,6 +20,7 @@ from metaserver.leases.holders import Need
 from metaserver.namespace.charges import NO_SIZE_LIMIT, size_limit
 from metaserver.namespace.inline import has_inline, spill
 from metaserver.namespace.inode import Inode, load
+from metaserver.namespace.layouts import check_knows
 from metaserver.namespace.protection import check_may_open
 from metaserver.ops import footprints, grants, names
 from metaserver.ops.row import OpRow
@@ -44,6 +45,8 @@ def open_inode(
     context.check_not_truncating(inode.ino)
     if not services.sessions.is_writer(context.session, inode.ino):
         check_may_open(inode, writable=writable)
+    if inode.is_file:
+        check_knows(inode.tail, context)
     if not services.sessions.has_room(context.session):
         raise FsError(Status.EBUSY, "this session has too many inodes open")
     services.sessions.open(context.session, inode.ino, writable=writable)

@@ -22,9 +22,11 @@ from fscommon.layout.attributes import (
     file_facts,
     ino_of,
 )
+from fscommon.layout.layout import is_replicated
 from fscommon.limits import OPEN_AHEAD_MAX
 from fscommon.types import Ino
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
+from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.ops import Op
 from metaserver import squash
 from metaserver.context import Context
@@ -58,12 +60,18 @@ class _Row(NamedTuple):
 def open_ahead(tx: Transaction, request: OpenAhead, context: Context) -> OpenedAhead:
     if not 0 < request.count <= OPEN_AHEAD_MAX:
         raise FsError(Status.BAD_REQUEST, f"a page of {request.count} names")
-    leases, session, directory = context.services.leases, context.session, Ino(request.ino)
+    services, session, directory = context.services, context.session, Ino(request.ino)
+    leases = services.leases
     rows, end = list_page(tx, directory, request.cookie, request.count, _Row)
     if not leases.would_grant(session, directory, _NAMES, context.now_s):
         rows, end = (), False  # others change the directory now
+    knows = services.sessions.has_feature(session, FEATURE_REPLICAS)
     found = [
-        row for row in rows if _may_be_granted(row, context) and _may_be_read(tx, row, context)
+        row
+        for row in rows
+        if _may_be_granted(row, context)
+        and _may_be_read(tx, row, context)
+        and (knows or not is_replicated(row.tail))
     ]
     if len(found) > leases.room_ahead(session):
         found, end = [], True

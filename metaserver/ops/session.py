@@ -46,6 +46,7 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
         if request.is_another:
             _begin_life(tx, session, context)
     session.renewed_s = context.now_s
+    session.features = request.features
     services.sessions.reassert(session.id, [Ino(ino) for ino in request.opens])
     if session.replaying:
         for ino in request.exclusive:

@@ -23,7 +23,6 @@ from fscommon.layout.attributes import (
     LEASE_META_EXCLUSIVE,
 )
 from fscommon.layout.layout import Layout, without_inline
-from fscommon.layout.template import LayoutDefault
 from fscommon.limits import FILE_SIZE_MAX
 from fscommon.types import FileId, Ino
 from fscommon.wire.births import Setting
@@ -52,7 +51,7 @@ from metaserver.namespace import acl
 from metaserver.namespace.charges import charge_change, check_growth, size_limit
 from metaserver.namespace.inline import cut_inline, has_inline
 from metaserver.namespace.inode import Inode, find, load, save
-from metaserver.namespace.layouts import new_layout
+from metaserver.namespace.layouts import check_knows, new_layout, shape_of
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
 from metaserver.namespace.protection import check_may_change
 from metaserver.namespace.written import merge_written
@@ -72,6 +71,8 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
         raise FsError(Status.BAD_REQUEST, f"unknown attributes {request.valid:#x}")
     inode = load(tx, request.ino)
     check_may_change(inode, request.valid)
+    if inode.is_file:
+        check_knows(inode.tail, context)
     if request.valid & SET_SIZE or request.written_size:
         _check_resizable(inode, request, context)
     changed = merge_written(inode, request.written_size, request.written_mtime_ns)
@@ -158,15 +159,26 @@ def _resize(tx: Transaction, inode: Inode, request: SetAttr, context: Context) -
 def _fresh_layout(tx: Transaction, old: Layout, like: int, context: Context) -> bytes:
     if context.replayed is not None:
         return context.replayed.layout
-    wanted = LayoutDefault(old.chunk_size, old.stripe_width)
+    wanted = shape_of(old)
     file_id = FileId(context.services.numbers.take())
     model = find(tx, like) if like else None
     if model is not None and model.is_file:
         layout = model.layout()
-        same = LayoutDefault(layout.chunk_size, layout.stripe_width) == wanted
-        if same and context.services.membership.has_room(layout.targets):
-            return Layout(file_id, layout.chunk_size, layout.stripe_width, layout.targets).pack()
+        if shape_of(layout) == wanted and context.services.membership.may_share(layout):
+            return _alike(file_id, layout).pack()
     return new_layout(file_id, wanted, context).pack()
+
+
+def _alike(file_id: FileId, layout: Layout) -> Layout:
+    """Returns the layout of a new file on the targets of another one."""
+    return Layout(
+        file_id,
+        layout.chunk_size,
+        layout.stripe_width,
+        layout.targets,
+        layout.replica_count,
+        replicas_wanted=layout.replicas_wanted if layout.replica_count > 1 else 0,
+    )
 
 
 def _intend(tx: Transaction, inode: Inode, context: Context) -> None:

@@ -33,7 +33,8 @@ def test_every_layout_reads_back(workdir: Path, chunk_size: int, width: int) -> 
     expected[chunk_size - 7 : chunk_size + 8] = b"across a border"
     assert file.read_bytes() == bytes(expected)
     told = os.getxattr(file, NAME).decode()
-    assert told.startswith(f"chunk_size={chunk_size},stripe_width={min(width, 4)},targets=")
+    shape = f"chunk_size={chunk_size},stripe_width={min(width, 4)},replicas=1"
+    assert told.startswith(f"{shape},targets=")
 
 
 def test_sub_directories_inherit_and_lists_stay_empty(workdir: Path) -> None:

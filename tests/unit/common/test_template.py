@@ -12,25 +12,35 @@ from fscommon.layout.template import LayoutDefault, parse_default, unpack_defaul
 BASE = LayoutDefault(1 << 20, 4)
 
 
-@given(chunks=st.integers(1, 1024), width=st.integers(1, 64))
-def test_text_and_record_come_back(chunks: int, width: int) -> None:
-    default = LayoutDefault(chunks * 65536, width)
+@given(chunks=st.integers(1, 1024), width=st.integers(1, 64), replicas=st.integers(1, 3))
+def test_text_and_record_come_back(chunks: int, width: int, replicas: int) -> None:
+    default = LayoutDefault(chunks * 65536, width, replicas)
     assert unpack_default(default.pack()) == default
-    assert parse_default(default.text().encode(), BASE) == default
+    for base in (BASE, LayoutDefault(1 << 20, 4, 3)):
+        assert parse_default(default.text().encode(), base) == default
+
+
+def test_the_record_of_one_replica_is_that_of_earlier_releases() -> None:
+    record = bytes.fromhex("0100040000001000")
+    assert BASE.pack() == record
+    assert unpack_default(record) == BASE
+    assert LayoutDefault(1 << 20, 4, 2).pack() == bytes.fromhex("0202040000001000")
 
 
 @pytest.mark.parametrize(
-    ("text", "chunk_size", "width"),
+    ("text", "chunk_size", "width", "replicas"),
     [
-        (b"stripe_width=8", 1 << 20, 8),
-        (b"chunk_size=4MiB", 4 << 20, 4),
-        (b"chunk_size=64k stripe_width=1\0", 65536, 1),
-        (b" stripe_width=2,\n", 1 << 20, 2),
-        (b"chunk_size=2M,chunk_size=4M", 4 << 20, 4),
+        (b"stripe_width=8", 1 << 20, 8, 1),
+        (b"chunk_size=4MiB", 4 << 20, 4, 1),
+        (b"chunk_size=64k stripe_width=1\0", 65536, 1, 1),
+        (b" stripe_width=2,\n", 1 << 20, 2, 1),
+        (b"chunk_size=2M,chunk_size=4M", 4 << 20, 4, 1),
+        (b"replicas=3", 1 << 20, 4, 3),
+        (b"chunk_size=4MiB,stripe_width=8,replicas=2", 4 << 20, 8, 2),
     ],
 )
-def test_texts_that_are_taken(text: bytes, chunk_size: int, width: int) -> None:
-    assert parse_default(text, BASE) == LayoutDefault(chunk_size, width)
+def test_texts_that_are_taken(text: bytes, chunk_size: int, width: int, replicas: int) -> None:
+    assert parse_default(text, BASE) == LayoutDefault(chunk_size, width, replicas)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +54,9 @@ def test_texts_that_are_taken(text: bytes, chunk_size: int, width: int) -> None:
         b"stripe_width=65",
         b"stripe_width=-1",
         b"stripe_width=4k",
+        b"replicas=0",
+        b"replicas=4",
+        b"replicas=1k",
         b"chunk_size=65537",
         b"chunk_size=0",
         b"chunk_size=128M",
@@ -63,7 +76,16 @@ def test_texts_that_are_refused(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\0" * 8, b"\x01" * 9, b"\x02\0\x01\0\0\0\x10\0", b"\x01\0\0\0\0\0\x10\0"]
+    "raw",
+    [
+        b"",
+        b"\0" * 8,
+        b"\x01" * 9,
+        b"\x02\0\x01\0\0\0\x10\0",
+        b"\x02\x04\x01\0\0\0\x10\0",
+        b"\x03\x02\x01\0\0\0\x10\0",
+        b"\x01\0\0\0\0\0\x10\0",
+    ],
 )
 def test_records_that_are_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolError):

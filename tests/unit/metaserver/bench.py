@@ -70,17 +70,26 @@ class Bench:
     def connect(self, purpose: str = "meta") -> Connection:
         return Connection(purpose, lambda: None, lambda: None)
 
-    def register(self, targets: int, *, free: int = 1 << 39, node: int = 1) -> Registered:
-        client = self.ask_to_register(targets, free=free, node=node)
+    def register(self, targets: int, **of_node: Any) -> Registered:
+        client = self.ask_to_register(targets, **of_node)
         self.commit()
         reply: Registered = client.take()
         return reply
 
-    def ask_to_register(self, targets: int, *, free: int = 1 << 39, node: int = 1) -> "Client":
+    def ask_to_register(
+        self,
+        targets: int,
+        *,
+        free: int = 1 << 39,
+        node: int = 1,
+        features: int = 0,
+        domain: str = "",
+    ) -> "Client":
         reports = tuple(
             TargetReport(0, bytes([node, i]) * 8, 1, 1 << 40, free, 0, 0) for i in range(targets)
         )
-        request = Register(0, bytes([node]) * 16, "n", f"127.0.0.1:{node}", b"", reports)
+        address = f"127.0.0.1:{node}"
+        request = Register(0, bytes([node]) * 16, "n", address, b"", reports, features, domain)
         client = Client(self, self.connect("server"))
         client.send(Op.REGISTER, request)
         return client
@@ -105,12 +114,12 @@ class Bench:
         self.settle()
         self.engine.truncated(ino, self.time())
 
-    def client(self) -> "Client":
+    def client(self, features: int = 0) -> "Client":
         if len(self.engine.sessions) and not self.engine.sessions.end_sole(self.now_s):
             # The former client no longer assumes that it is the only one.
             self.now_s += 2 * SOLE_LEASE_S
         client = Client(self, self.connect())
-        client.send(Op.SESSION_OPEN, SessionOpen(0, "c", (), 0))
+        client.send(Op.SESSION_OPEN, SessionOpen(0, "c", (), 0, features=features))
         self.settle()
         opened: SessionOpened = client.take()
         client.session = SessionId(opened.session)

@@ -256,7 +256,7 @@ def test_a_default_is_hidden_from_lists_and_can_be_forgotten(client: Client) -> 
         client.call(Op.GETXATTR, GetXattr(folder, NAME))
     _set(client, folder, b"stripe_width=2")
     value = client.call(Op.GETXATTR, GetXattr(folder, NAME)).value
-    assert value == b"chunk_size=1048576,stripe_width=2"
+    assert value == b"chunk_size=1048576,stripe_width=2,replicas=1"
     assert client.call(Op.LISTXATTR, ListXattr(folder)).names == ()
     client.call(Op.REMOVEXATTR, RemoveXattr(folder, NAME))
     assert _layout(client, folder, b"f").stripe_width == 2  # there are only so many targets
@@ -274,7 +274,7 @@ def test_a_file_can_be_laid_out_until_it_is_written(client: Client) -> None:
     layout = unpack_layout(opened.layout)
     assert (layout.stripe_width, layout.file_id) == (1, file.ino)
     value = client.call(Op.GETXATTR, GetXattr(file.ino, NAME)).value
-    assert value == b"chunk_size=1048576,stripe_width=1,targets=%d" % layout.targets[0]
+    assert value == b"chunk_size=1048576,stripe_width=1,replicas=1,targets=%d" % layout.targets[0]
     size = SetAttr(file.ino, SET_SIZE, 0, 0, 0, 5, 0, 0, 0, 0, 0)
     client.call(Op.SETATTR, size)
     client.tell(Op.CLOSE, Close((file.ino,)))

@@ -11,7 +11,13 @@ from typing import Final
 
 import trio
 
-from fscommon.errors import BraidError, NobodyThereError, RefusedError, TransportError
+from fscommon.errors import (
+    AuthenticationError,
+    BraidError,
+    NobodyThereError,
+    RefusedError,
+    TransportError,
+)
 from fscommon.net.address import parse_address
 from fscommon.net.tcp import TcpTransport
 from fscommon.observe.health import silent_standbys
@@ -25,6 +31,7 @@ ENDED: Final = "its host answers, but nothing listens there: the program has end
 HANGS: Final = "it accepts connections and answers nothing: the program is stopped, or hangs"
 RUNS: Final = "it runs, and answers: it does not reach the journal"
 OUT_OF_REACH: Final = "its host cannot be reached from here"
+STRANGER: Final = "what listens at its address does not have the key of this cluster"
 
 Opener = Callable[[str], AbstractAsyncContextManager[Caller]]
 
@@ -52,6 +59,10 @@ async def reason_of_silence(address: str, open_to: Opener) -> str:
         return ENDED
     except (BraidError, trio.TooSlowError):
         return OUT_OF_REACH
+    return await _reason_of_one_that_listens(address, open_to)
+
+
+async def _reason_of_one_that_listens(address: str, open_to: Opener) -> str:
     try:
         with trio.fail_after(TRIED_S):
             async with open_to(address):
@@ -61,3 +72,7 @@ async def reason_of_silence(address: str, open_to: Opener) -> str:
         return f"{words}{reason}" if words else RUNS
     except (TransportError, trio.TooSlowError):
         return HANGS
+    except AuthenticationError:
+        return STRANGER
+    except BraidError as error:
+        return f"it cannot be asked: {error}"

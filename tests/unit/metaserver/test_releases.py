@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 import trio
 
-from fscommon.errors import RefusedError
-from fscommon.rpc.silences import RUNS, reason_of_silence
+from fscommon.errors import (
+    AuthenticationError,
+    BraidError,
+    ConfigError,
+    RefusedError,
+    TransportError,
+)
+from fscommon.rpc.silences import HANGS, RUNS, STRANGER, reason_of_silence
 from metaserver import records
 from metaserver import standby as standby_module
 from metaserver.standby import Standby
@@ -163,9 +169,28 @@ async def test_status_says_why_it_is_silent(place: Place) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (AuthenticationError("wrong key"), STRANGER),
+        (TransportError("closed"), HANGS),
+        (ConfigError("no such file: ca.crt"), "it cannot be asked: no such file: ca.crt"),
+    ],
+)
+async def test_whatever_happens_there_is_a_reason(error: BraidError, reason: str) -> None:
+    """The metaserver asks for its page: it must not end of it."""
+    assert await reason_when(error) == reason
+
+
 async def reason_of(standby: Standby) -> str:
+    return await reason_when(RefusedError(standby.why_not()))
+
+
+async def reason_when(error: BraidError) -> str:
+    """What is said of a metaserver when connecting to it ends so."""
+
     def refused(address: str) -> Any:
-        raise RefusedError(standby.why_not())
+        raise error
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]

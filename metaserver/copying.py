@@ -9,13 +9,14 @@ never taken.
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import AuthenticationError, FsError, ProtocolError, TransportError
+from fscommon.errors import BraidError
 from fscommon.files import sync_directory
 from fscommon.net.address import parse_address
 from fscommon.net.transport import Transport
@@ -26,7 +27,7 @@ from metaserver.state_directory import FORMER, STORE
 from metaserver.store.follower import ForeignStateError
 from metaserver.store.journal import UnreachableError
 from metaserver.store.journaled import has_names
-from metaserver.store.lmdb import LmdbStore
+from metaserver.store.lmdb import DamagedRecordError, DamagedStoreError, LmdbStore
 
 COPYING: Final = "store.copying"
 CALL_S_MAX: Final = 10.0
@@ -43,12 +44,13 @@ async def take_copy(
 ) -> int:
     """Replaces the store in `directory`, which `own` has open and which is closed then. came: it is
     called with the bytes of records that are here, and about how many there are. Returns how many
-    records were copied. Raises UnreachableError, ForeignStateError, StoreError."""
+    records were copied. Raises UnreachableError if there is no copy, for whatever reason, also a
+    full disk; ForeignStateError, DamagedStoreError: `own` is open then, too."""
     beside = directory / COPYING
     shutil.rmtree(beside, ignore_errors=True)
-    copied = LmdbStore(beside, size_max=0)
+    mine, is_kept = _state_of(own)
     try:
-        try:
+        with closing(LmdbStore(beside, size_max=0)) as copied:
             async with open_caller(
                 parse_address(address),
                 key=key,
@@ -57,12 +59,14 @@ async def take_copy(
                 transport=transport,
             ) as caller:
                 count = await _receive(caller, copied, came)
-        except (TransportError, ProtocolError, AuthenticationError, FsError) as error:
-            raise UnreachableError(f"no copy from {address}: {error}") from error
-        _check_cluster(own, copied)
-    finally:
-        copied.close()
-    is_kept = has_names(own)
+            theirs = _cluster(copied)
+    except (BraidError, OSError) as error:
+        shutil.rmtree(beside, ignore_errors=True)  # it may have filled the disk
+        raise UnreachableError(f"no copy from {address}: {error}") from error
+    if mine is not None and mine != theirs:
+        raise ForeignStateError(
+            "the active metaserver has the names of another cluster than this one's store"
+        )
     own.close()
     await trio.to_thread.run_sync(lambda: _replace(directory, is_kept=is_kept))
     return count
@@ -84,12 +88,12 @@ async def _receive(caller: Caller, store: LmdbStore, came: Callable[[int, int], 
     return count
 
 
-def _check_cluster(own: LmdbStore, copied: LmdbStore) -> None:
-    mine, theirs = (_cluster(store) for store in (own, copied))
-    if mine is not None and mine != theirs:
-        raise ForeignStateError(
-            "the active metaserver has the names of another cluster than this one's store"
-        )
+def _state_of(own: LmdbStore) -> tuple[bytes | None, bool]:
+    """Which cluster it is of, and whether it has names. Raises DamagedStoreError."""
+    try:
+        return _cluster(own), has_names(own)
+    except DamagedRecordError as error:
+        raise DamagedStoreError(error.message) from error
 
 
 def _cluster(store: LmdbStore) -> bytes | None:

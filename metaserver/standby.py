@@ -31,7 +31,7 @@ from metaserver.store.journal import (
 from metaserver.store.journaled import Mark
 from metaserver.store.lmdb import DamagedStoreError
 from metaserver.store.terms import ActiveLease, TakeOverWatch
-from metaserver.store.waist import Store
+from metaserver.store.waist import Store, StoreFullError
 
 STEP_S: Final = 0.1  # between two looks at the journal
 REPORT_S: Final = 2.0
@@ -106,7 +106,8 @@ class Standby:
         self._claiming: tuple[Sighting, float] | None = None
         self._reported_s = -REPORT_S
         self._reports = 0
-        self._outdated = ""  # why this release cannot follow the journal
+        self._hindrance = ""  # why it cannot follow the journal, although that answers
+        self._copies = RateLimit(_LOG_S)
 
     @property
     def applied(self) -> int:
@@ -127,8 +128,8 @@ class Standby:
             else "no metaserver is active at the moment"
         )
         lost = f". It has no names: {self._own.lost}" if self._own.lost else ""
-        outdated = f". {CANNOT_FOLLOW}: {self._outdated}" if self._outdated else ""
-        return f"{STANDS_BY}: {where}{lost}{outdated}"
+        cannot = f". {CANNOT_FOLLOW}: {self._hindrance}" if self._hindrance else ""
+        return f"{STANDS_BY}: {where}{lost}{cannot}"
 
     async def until_claimed(self, followed: Callable[[], None]) -> Claimed:
         """followed: called when the journal has been read for the first time. Raises ConfigError
@@ -136,7 +137,7 @@ class Standby:
         while True:
             try:
                 claimed = await trio.to_thread.run_sync(self._step)
-                self._outdated = ""
+                self._hindrance = ""
                 followed()
                 if claimed is not None:
                     return claimed
@@ -147,11 +148,12 @@ class Standby:
                 self._use(self._own.discard(str(error)))
             except ForeignStateError as error:
                 raise ConfigError(str(error)) from error
-            except LaterReleaseError as error:
-                # It stands by without a report: entries are not kept for it, and none is its own.
+            except (LaterReleaseError, StoreFullError) as error:
+                # It stands by without a report: entries are not kept for it for long, and it is
+                # told of as silent. It goes on when it is upgraded, or has room.
                 followed()
                 self._watch.failed()
-                self._outdated = str(error)
+                self._hindrance = str(error)
                 suppressed = self._silences.permit()
                 if suppressed is not None:
                     self._log.error(CANNOT_FOLLOW, error=error, suppressed=suppressed)
@@ -173,16 +175,23 @@ class Standby:
         self.seen = sighting = self._door.sighting()
         self.asked_s = self._clock()
         self._watch.saw(sighting, self.asked_s)
-        while not (is_at_end := self._follower.follow(sighting.head)):
-            mark = self._follower.mark
-            if mark is None or mark.index >= sighting.head.index:
-                break
+        is_at_end = self._follow(sighting.head)
         self._report(is_at_end=is_at_end)
         now_s = self._clock()
         may_claim = now_s >= self._claims_from_s and self._watch.may_claim(now_s)
         if self._claiming is None and is_at_end and may_claim:
             self._claiming = sighting, self.lease_clock()
         return self._claim(*self._claiming) if self._claiming is not None else None
+
+    def _follow(self, head: Head) -> bool:
+        """Returns whether the store is at `head`. Who lacks much reports in between: who follows
+        is not silent, and what it has needs not be kept for it."""
+        until_s = self._clock() + REPORT_S
+        while not (is_at_end := self._follower.follow(head)):
+            mark = self._follower.mark
+            if mark is None or mark.index >= head.index or self._clock() >= until_s:
+                break
+        return is_at_end
 
     def _claim(self, seen: Sighting, sent_s: float) -> Claimed | None:
         """sent_s: when the first attempt was sent, by the clock of the lease; its outcome may be
@@ -231,8 +240,14 @@ class Standby:
                 return
             except ForeignStateError as error:
                 raise ConfigError(str(error)) from error
+            except DamagedStoreError as error:
+                self._use(self._own.discard(str(error)))
             except JournalError as error:
-                self._log.warning("the copy of the state failed", error=error)
+                suppressed = self._copies.permit()
+                if suppressed is not None:
+                    self._log.warning(
+                        "the copy of the state failed", error=error, suppressed=suppressed
+                    )
         await trio.sleep(COPY_RETRY_S)
 
     async def _copy_from(self, address: str) -> Store:

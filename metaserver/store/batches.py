@@ -19,6 +19,7 @@ _LEVEL: Final = 1  # records repeat each other: the fastest level takes most of 
 _LENGTHS: Final = struct.Struct("<HI")
 _DELETED: Final = 0xFFFF_FFFF
 _UNPACKED_MAX: Final = 1 << 30
+_KEY_MAX: Final = 510  # bytes: a store takes no longer one, and has one of 511 for itself
 
 
 def pack_batch(batch: Batch) -> bytes:
@@ -61,6 +62,8 @@ def _pairs(packed: bytes) -> list[tuple[bytes, bytes | None]]:
     at = 0
     while at < len(packed):
         key_length, value_length = _LENGTHS.unpack_from(packed, at)
+        if not 0 < key_length <= _KEY_MAX:
+            raise ValueError(f"it has a key of {key_length} bytes")
         key_end = at + _LENGTHS.size + key_length
         end = key_end + (0 if value_length == _DELETED else value_length)
         if end > len(packed):

@@ -1,5 +1,6 @@
 """Stores whose file is really damaged: found by reading, moved aside, and never begun anew."""
 
+import errno
 import os
 import random
 import signal
@@ -11,11 +12,14 @@ import pytest
 
 from fscommon.errors import ConfigError
 from fscommon.observe.log import Log
+from metaserver import copying
 from metaserver.config import MetaserverConfig
+from metaserver.copying import COPYING
 from metaserver.own_store import OwnStore
 from metaserver.state_directory import STORE
+from metaserver.store.journal import UnreachableError
 from metaserver.store.journaled import MARK_KEY, Mark, has_names
-from metaserver.store.lmdb import DamagedStoreError, LmdbStore
+from metaserver.store.lmdb import DamagedRecordError, DamagedStoreError, LmdbStore
 from metaserver.store.sound import damage_of, read_all
 from metaserver.store.waist import StoreError
 
@@ -221,6 +225,37 @@ async def test_damage_that_is_found_later(directory: Path) -> None:
     await own.open_sound()
     assert not has_names(own.discard("a page is missing"))
     assert own.lost
+    own.close()
+
+
+@pytest.mark.trio
+async def test_a_copy_that_cannot_be_taken_is_tried_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason is: the store stays open, and nothing is left of the copy."""
+    own = own_store(directory)
+    await own.open_sound()
+    (directory / COPYING).mkdir()
+    for address in ("127.0.0.1:1", "no:address:at:all"):
+        with pytest.raises(UnreachableError, match=f"no copy from {address}"):
+            await own.copy(address)
+        assert not (directory / COPYING).exists()
+
+    def full(*_: object, **__: object) -> LmdbStore:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "LmdbStore", full)
+        with pytest.raises(UnreachableError, match="No space left"):
+            await own.copy("127.0.0.1:1")
+    assert has_names(own.store)
+
+    def damaged(_: object) -> bool:
+        raise DamagedRecordError(b"I7")
+
+    monkeypatch.setattr(copying, "has_names", damaged)
+    with pytest.raises(DamagedStoreError, match="I7"):
+        await own.copy("127.0.0.1:1")
     own.close()
 
 

@@ -35,7 +35,8 @@ from metaserver.store.trimming import Trimming
 from metaserver.store.waist import JournalRoomError, Store, StoreError, StoreUncertainError
 
 Batches = st.lists(
-    st.tuples(st.binary(max_size=80), st.one_of(st.none(), st.binary(max_size=300))), max_size=30
+    st.tuples(st.binary(min_size=1, max_size=80), st.one_of(st.none(), st.binary(max_size=300))),
+    max_size=30,
 )
 
 
@@ -76,6 +77,14 @@ def followed(log: MemoryLog, store: Store) -> bool:
 @given(Batches)
 def test_a_batch_is_what_it_was(batch: list[tuple[bytes, bytes | None]]) -> None:
     assert unpack_batch(pack_batch(batch)) == batch
+
+
+@pytest.mark.parametrize("length", [0, 511, 600])
+def test_a_key_that_no_store_takes_is_damage_of_the_journal(length: int) -> None:
+    """And no failure of the store, which would be thrown away, or end the program."""
+    assert unpack_batch(pack_batch([(b"k" * 510, b"")]))
+    with pytest.raises(DamagedJournalError, match=f"a key of {length} bytes"):
+        unpack_batch(pack_batch([(b"k" * length, b"v")]))
 
 
 @given(Batches, st.data())

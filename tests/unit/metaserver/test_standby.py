@@ -1,7 +1,7 @@
 """A standby follows, copies and claims; the active one beats. Over a journal in memory."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -10,17 +10,25 @@ import trio
 
 from fscommon.errors import ConfigError
 from fscommon.observe.log import Log
+from fscommon.wire.group import CANNOT_FOLLOW
 from metaserver import standby as standby_module
 from metaserver.beats import STUCK_S, Beats
 from metaserver.owners import Owner
 from metaserver.standby import Claimed, Standby
-from metaserver.store.journal import FencedError, Head, JournalFullError, UnreachableError
+from metaserver.store.journal import (
+    Entry,
+    FencedError,
+    Head,
+    JournalFullError,
+    Member,
+    UnreachableError,
+)
 from metaserver.store.journaled import JournaledStore
 from metaserver.store.journals.memory import Fault, MemoryJournal, MemoryLog
 from metaserver.store.lmdb import DamagedStoreError
 from metaserver.store.memory import MemoryStore
 from metaserver.store.terms import ANSWER_S, CLAIM_S, ActiveLease
-from metaserver.store.waist import Batch, Store
+from metaserver.store.waist import Batch, Store, StoreFullError
 from tests.unit.waiting import eventually
 
 pytestmark = pytest.mark.trio
@@ -222,6 +230,87 @@ async def test_a_full_journal_does_not_end_a_standby_that_copies(
     monkeypatch.setattr(MemoryJournal, "report", full)
     await _run_until(place.standby(MemoryStore()), lambda: len(refused) > 3)
     assert place.copied == [], "what is behind a copy must be held before it is taken"
+
+
+class SlowReads(MemoryJournal):
+    """One entry at once, each of which takes a while; keeps what was reported."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.log)
+        self._place = place
+        self.reported: list[int] = []
+
+    def read(self, after: int) -> Sequence[Entry]:
+        self._place.now_s += standby_module.REPORT_S
+        return super().read(after)[:1]
+
+    def report(self, member: Member) -> None:
+        super().report(member)
+        self.reported.append(member.applied)
+
+
+async def test_one_that_lacks_much_reports_while_it_follows(place: Place, impatient: None) -> None:
+    """So it is not called silent, nothing is kept for it that it has, and it can be stopped."""
+    active = place.active()
+    active.commit([(b"a", b"0")])
+    store = MemoryStore()
+    store.commit(list(active.snapshot().range(b"", b"\xff")))
+    for number in range(1, 5):
+        active.commit([(b"a", b"%d" % number)])
+    door = SlowReads(place)
+    owner, own = Owner("two", "h2:7400"), OwnMemory()
+    standby = Standby(store, door, owner, clock=place.clock, own=own, log=Log("standby"))
+    await _run_until(standby, lambda: standby.applied == 5)
+    assert door.reported[:3] == [2, 3, 4]
+
+
+class FullStore(MemoryStore):
+    """Its disk has no room until the test makes some."""
+
+    has_room = False
+
+    def commit(self, batch: Batch) -> None:
+        if not self.has_room:
+            raise StoreFullError("no room for a commit")
+        super().commit(batch)
+
+
+async def test_one_whose_disk_is_full_waits_and_says_so(place: Place, impatient: None) -> None:
+    active = place.active()
+    active.commit([(b"a", b"1")])
+    store = FullStore()
+    MemoryStore.commit(store, list(active.snapshot().range(b"", b"\xff")))
+    active.commit([(b"a", b"2")])
+    standby = place.standby(store)
+    steps = iter(range(20))
+    await _run_until(standby, lambda: next(steps, None) is None)
+    assert standby.why_not().endswith(f"{CANNOT_FOLLOW}: no room for a commit")
+    place.now_s += 2 * CLAIM_S
+    steps = iter(range(20))
+    await _run_until(standby, lambda: next(steps, None) is None)
+    assert place.log.head.term == 1, "it lacks an entry, so it takes nothing over"
+    store.has_room = True
+    await place.claimed(standby)
+    assert CANNOT_FOLLOW not in standby.why_not()
+    assert standby.store.snapshot().get(b"a") == b"2"
+
+
+class DamagedOwn(OwnMemory):
+    """Its store is found to be damaged when a copy is to take its place."""
+
+    async def copy(self, address: str) -> Store:
+        if not self.damages:
+            raise DamagedStoreError("a page is missing")
+        return await super().copy(address)
+
+
+async def test_damage_that_is_found_when_it_copies(place: Place, impatient: None) -> None:
+    active = place.active()
+    active.commit([(b"a", b"1")])
+    own = DamagedOwn(source=active)
+    standby = place.standby(MemoryStore(), own=own)
+    await _run_until(standby, lambda: standby.applied == 1)
+    assert own.damages == ["a page is missing"] and own.copied == ["h1:7400"]
 
 
 async def test_foreign_names_end_the_program(place: Place) -> None:

@@ -323,7 +323,8 @@ class Metaserver:
             transport=self._transport,
         )
         while True:
-            source.silences = await reasons_of_silence(source.status(), open_to)
+            if source.seen is not None:
+                source.silences = await reasons_of_silence(source.seen, open_to)
             await trio.sleep(_SILENCES_S)
 
     def _show(self) -> None:

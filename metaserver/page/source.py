@@ -34,6 +34,7 @@ class PageSource:
         certificate_ends_s: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.silences: Mapping[str, str] = {}  # why standbys are silent, by their names
+        self.seen: StatusReply | None = None  # the newest one
         self._clock = clock
         self._certificate_ends_s = certificate_ends_s
         self._engine = engine
@@ -48,9 +49,6 @@ class PageSource:
         self._status(time)
         nodes = self._engine.services.membership.nodes()
         self._history.sample(nodes, requests, time.now_s, time.now_ns)
-
-    def status(self) -> StatusReply:
-        return self._status(self._clock())
 
     def json(self) -> bytes:
         time = self._clock()
@@ -90,6 +88,7 @@ class PageSource:
             found.append(status(tx, Empty(), context))
 
         self._engine.system(look, time)
+        self.seen = found[0]
         self._meter.take(found[0], time.now_s)
         self._meter.forget_others(found[0])
         return found[0]

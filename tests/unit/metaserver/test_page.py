@@ -141,6 +141,7 @@ async def test_why_a_standby_is_silent() -> None:
     source = PageSource(bench.engine, bench.time)
     config = MetaserverConfig(Path("unused"), Path("unused"), listen="127.0.0.1:0")
     metrics = Metrics("metaserver")
+    source.sample(0)
     server = Metaserver(config, MemoryStore(), metrics, key=b"k" * 32, engine=bench.engine)
     async with trio.open_nursery() as tasks:
         tasks.start_soon(server._ask_silent_standbys, source)

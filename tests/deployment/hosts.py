@@ -6,6 +6,7 @@ discarded later, so packages are installed and everything else is new. host_init
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ INIT = Path(__file__).with_name("host_init.sh")
 NETWORK = "10.177.0"
 BOOT_SECONDS_MAX = 60
 RUN_SECONDS_MAX = 120
+_NUMBERS = itertools.count(1)  # of sites: several may stand at the same time
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -202,7 +204,7 @@ class Site:
     def __init__(self, folder: Path, shared: Path, names: Sequence[str]) -> None:
         self.folder = folder
         self.shared = shared
-        self.name = f"braidfs-{os.getpid()}"
+        self.name = f"braidfs-{os.getpid()}-site{next(_NUMBERS)}"
         self._switch = Switch(self.name)
         self.hosts = {
             name: Host(self, name, f"{NETWORK}.{number}") for number, name in enumerate(names, 1)

@@ -18,6 +18,7 @@ nodes that know replicas and are not suspect (metaserver.flaps): metaserver.plac
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -393,6 +394,18 @@ class Membership:
         if any(target.files_total == 0 for target in open_) or not self._targets:
             return FILES_UNLIMITED
         return min(sum(target.files_free for target in open_), FILES_UNLIMITED)
+
+    def rooms_for_replicas(self) -> list[list[int]]:
+        """Returns the bytes of each failure domain that replicas may use: all of them, those that
+        are free, and those that are free on targets that are not draining."""
+        total, free, open_ = Counter[str](), Counter[str](), Counter[str]()
+        for target in self._targets.values():
+            node = self._nodes[target.node]
+            if node.features & FEATURE_REPLICAS:
+                total[node.domain] += target.bytes_total
+                free[node.domain] += target.bytes_free
+                open_[node.domain] += 0 if target.is_draining else target.bytes_free
+        return [list(rooms.values()) for rooms in (total, free, open_)]
 
     def statfs(self, *, inodes_used: int, inodes_free: int) -> StatFsReply:
         total = sum(target.bytes_total for target in self._targets.values())

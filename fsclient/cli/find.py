@@ -12,8 +12,9 @@ import stat as modes
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import click
@@ -22,10 +23,11 @@ import trio
 from fscommon.errors import FsError, Status
 from fscommon.file_time import true_time
 from fscommon.layout.attributes import Attributes, unpack_attributes
-from fscommon.layout.layout import unpack_layout
+from fscommon.layout.layout import is_inline, replicas_wanted, unpack_layout
 from fscommon.observe.visible import visible_name
 from fscommon.rpc.caller import Caller
 from fscommon.wire.admin import InspectedEntry, InspectList, InspectListed
+from fscommon.wire.messages import ClusterMap, Empty
 from fscommon.wire.ops import Op
 
 from .frame import Command, Reach, json_option, reaching
@@ -38,6 +40,8 @@ WALKERS: Final = 8  # directories listed at once
 QUEUE_MAX: Final = 100_000  # directories that wait; beyond it the walk is depth-first
 _TYPES: Final = {"f": modes.S_IFREG, "d": modes.S_IFDIR, "l": modes.S_IFLNK}
 
+NO_STATES: Final[Mapping[int, str]] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -47,8 +51,22 @@ class Wanted:
     age: tuple[str, float] | None = None
     uid: int | None = None
     target: int | None = None
+    degraded: bool = False
+    lost: bool = False
 
-    def takes(self, name: bytes, attributes: Attributes, layout: bytes, now_s: float) -> bool:
+    @property
+    def needs_map(self) -> bool:
+        return self.degraded or self.lost
+
+    def takes(
+        self,
+        name: bytes,
+        attributes: Attributes,
+        layout: bytes,
+        now_s: float,
+        states: Mapping[int, str] = NO_STATES,
+    ) -> bool:
+        """states: of every target of the cluster."""
         if self.name is not None and not fnmatch.fnmatchcase(os.fsdecode(name), self.name):
             return False
         if self.kind is not None and modes.S_IFMT(attributes.mode) != self.kind:
@@ -57,10 +75,17 @@ class Wanted:
             return False
         if self.uid is not None and attributes.uid != self.uid:
             return False
-        if self.target is not None and not _lies_on(layout, self.target):
+        if not self._takes_layout(layout, states):
             return False
         age_s = now_s - true_time(attributes.mtime_ns) / 1e9
         return self.age is None or _is_of_age(self.age, age_s)
+
+    def _takes_layout(self, layout: bytes, states: Mapping[int, str]) -> bool:
+        if self.target is not None and not _lies_on(layout, self.target):
+            return False
+        if self.degraded and not is_degraded(layout, states):
+            return False
+        return not self.lost or is_lost(layout, states)
 
 
 def _is_of_age(age: tuple[str, float], seconds: float) -> bool:
@@ -74,6 +99,29 @@ def _lies_on(layout: bytes, target: int) -> bool:
     return bool(layout) and target in unpack_layout(layout).targets
 
 
+def _stripes(layout: bytes) -> Iterator[tuple[int, ...]]:
+    """The targets of each stripe of a file that has objects."""
+    if layout and not is_inline(layout):
+        whole = unpack_layout(layout)
+        count = whole.replica_count
+        for at in range(0, len(whole.targets), count):
+            yield whole.targets[at : at + count]
+
+
+def is_degraded(layout: bytes, states: Mapping[int, str]) -> bool:
+    """Whether a stripe has fewer replicas on targets of the cluster than it is to have."""
+    wanted = replicas_wanted(unpack_layout(layout)) if layout else 0
+    return any(sum(t in states for t in targets) < wanted for targets in _stripes(layout))
+
+
+def is_lost(layout: bytes, states: Mapping[int, str]) -> bool:
+    """Whether a stripe has no replica on a target that answers."""
+    return any(
+        all(states.get(target, "down") == "down" for target in targets)
+        for targets in _stripes(layout)
+    )
+
+
 @click.command(
     "find",
     cls=Command,
@@ -85,6 +133,8 @@ def _lies_on(layout: bytes, target: int) -> bool:
         ("braidfs find :/ --target 7 -0 | xargs -0 -n1 echo", "Files with an object on a target."),
         ("braidfs find /data/ckpt --name '*.pt' --mtime +30d", "Old checkpoints."),
         ("braidfs find /data --type f --uid 1000 --json", "One JSON object a line."),
+        ("braidfs find :/ --degraded", "Files that lack replicas."),
+        ("braidfs find :/ --lost", "Files that nobody can read now."),
     ],
 )
 @click.argument("path")
@@ -111,6 +161,18 @@ def _lies_on(layout: bytes, target: int) -> bool:
 )
 @click.option("--uid", type=click.IntRange(0, 2**32 - 1), help="Owned by this user id.")
 @click.option("--target", type=click.IntRange(1), help="Files with an object on this target.")
+@click.option(
+    "--degraded",
+    is_flag=True,
+    help="Files with fewer replicas of a stripe than they are to have. A replica on a target that "
+    "is down counts; one on a target that the cluster does not have does not.",
+)
+@click.option(
+    "--lost",
+    is_flag=True,
+    help="Files with a stripe that has no replica on a target that is there and up: they cannot be "
+    "read whole before such a target comes back.",
+)
 @click.option("--depth", type=click.IntRange(0), help="Not deeper than this below PATH.")
 @click.option("-0", "--null", "is_null", is_flag=True, help="End each path with NUL, for xargs -0.")
 @reaching
@@ -149,7 +211,9 @@ def _write_json(path: bytes, attributes: Attributes, layout: bytes) -> None:
         "mtime_ns": true_time(attributes.mtime_ns),
     }
     if layout:
-        seen["targets"] = list(unpack_layout(layout).targets)
+        whole = unpack_layout(layout)
+        seen["targets"] = list(whole.targets)
+        seen["replicas"] = replicas_wanted(whole)
     sys.stdout.write(json.dumps(seen) + "\n")
 
 
@@ -172,8 +236,14 @@ class Walk:
         self._busy = 0
         self._changed = trio.Event()
         self._now_s = time.time()
+        self._states: Mapping[int, str] = NO_STATES
 
     async def run(self, caller: Caller) -> None:
+        if self._wanted.needs_map:
+            seen: ClusterMap = await caller.call(
+                Op.CLUSTER_MAP, Empty(), self._place.reach.timeout_s
+            )
+            self._states = {row.target: row.state for row in seen.targets}
         found = await inspect_place(caller, self._place)
         path = os.fsencode(self._place.shown)
         name = self._place.names[-1] if self._place.names else b""
@@ -223,7 +293,7 @@ class Walk:
     def _see(
         self, name: bytes, path: bytes, attributes: Attributes, layout: bytes, depth: int
     ) -> None:
-        if self._wanted.takes(name, attributes, layout, self._now_s):
+        if self._wanted.takes(name, attributes, layout, self._now_s, self._states):
             self._write(path, attributes, layout)
         if modes.S_ISDIR(attributes.mode) and depth < self._depth:
             self._queue.append(_Directory(attributes.ino, path, depth))

@@ -1,4 +1,4 @@
-"""braidfs layout: chunk size and stripe width, of a file or of new files in a directory.
+"""braidfs layout: chunk size, stripe width and replicas, of a file or of new files in a directory.
 
 It sets them through the mount, as the extended attribute braidfs.layout, so the kernel checks
 permissions.
@@ -8,6 +8,7 @@ import errno
 import os
 import stat as modes
 import time
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -16,6 +17,7 @@ from rich.console import Console
 from fscommon.errors import BraidError
 from fscommon.layout.layout import unpack_layout
 from fscommon.layout.template import LAYOUT_XATTR, unpack_default
+from fscommon.limits import REPLICA_COUNT_MAX
 from fscommon.observe.visible import visible
 
 from .frame import Command, Group, Reach, json_option, reaching, show
@@ -28,6 +30,9 @@ _MEANINGS: Final = {
     errno.EINVAL: "it was written already (copy it into a directory with the layout), or the "
     "chunk size is no multiple of 64 KiB up to 64 MiB",
     errno.EBUSY: "somebody has it open",
+    errno.ERANGE: "these are more replicas than this cluster gives a file: replicas_max in the "
+    "table [layout] of the metaserver's configuration is lower",
+    errno.ENOSPC: "the cluster has no room, or fewer failure domains than replicas were asked for",
     errno.EOPNOTSUPP: "it is neither a file nor a directory on a BraidFS mount",
     errno.ENODATA: "it has no layout of its own",
 }
@@ -35,7 +40,7 @@ _MEANINGS: Final = {
 
 @click.group(cls=Group)
 def layout() -> None:
-    """Layouts: how large chunks are, and over how many targets a file is spread."""
+    """Layouts: how large chunks are, over how many targets a file is spread, its replicas."""
 
 
 @layout.command(
@@ -69,18 +74,26 @@ def _seen(found: Found) -> dict[str, Any] | None:
     if inspected.inherited:
         default = unpack_default(inspected.inherited)
         whose = "directory" if inspected.own else "cluster"
-        return {"of": whose, "chunk_size": default.chunk_size, "stripe_width": default.stripe_width}
+        return {"of": whose, **asdict(default)}
     return None
 
 
 def _print(console: Console, path: str, seen: dict[str, Any]) -> None:
     text = f"chunks of {size(seen['chunk_size'])} over {seen['stripe_width']} targets"
+    if seen["replicas"] > 1:
+        text += f", {seen['replicas']} replicas"
     if seen["of"] == "file":
-        targets = ", ".join(map(str, seen["targets"]))
-        console.print(f"{visible(path)}: {text} ({targets})", markup=False)
+        console.print(f"{visible(path)}: {text} ({_targets(seen)})", markup=False)
         return
     whose = "set here or above" if seen["of"] == "directory" else "of the cluster"
     console.print(f"{visible(path)}: new files get {text} ({whose})", markup=False)
+
+
+def _targets(seen: dict[str, Any]) -> str:
+    """The targets of each stripe; `-` for a replica that is missing."""
+    names = [str(target or "-") for target in seen["targets"]]
+    count = seen["places"]
+    return ", ".join("+".join(names[at : at + count]) for at in range(0, len(names), count))
 
 
 @layout.command(
@@ -92,6 +105,7 @@ def _print(console: Console, path: str, seen: dict[str, Any]) -> None:
             "Large files of many ranks: many targets, large chunks.",
         ),
         ("braidfs layout set /data/train --stripe-width 1", "Small files: one target each."),
+        ("braidfs layout set /data/ckpt --replicas 2", "Each byte in two failure domains."),
         ("braidfs layout set /data/train --default", "The cluster's layout again."),
         (
             "setfattr -n braidfs.layout -v chunk_size=4MiB,stripe_width=8 /data/ckpt",
@@ -110,6 +124,12 @@ def _print(console: Console, path: str, seen: dict[str, Any]) -> None:
     help="Targets of a file, if the cluster has that many.",
 )
 @click.option(
+    "--replicas",
+    type=click.IntRange(1, REPLICA_COUNT_MAX),
+    metavar="COUNT",
+    help="Of each byte, in distinct failure domains; at most the cluster's replicas_max.",
+)
+@click.option(
     "--default",
     "as_cluster",
     is_flag=True,
@@ -120,6 +140,7 @@ def layout_set(
     paths: tuple[str, ...],
     chunk_size: tuple[str, int] | None,
     stripe_width: int | None,
+    replicas: int | None,
     as_cluster: bool,
     as_json: bool,
 ) -> None:
@@ -128,13 +149,17 @@ def layout_set(
     PATHS are on a mount. New subdirectories inherit the layout; existing files and directories keep
     theirs. Options that are not given change nothing.
     """
-    if as_cluster == bool(chunk_size or stripe_width):
-        raise click.UsageError("say --chunk-size, --stripe-width or both; or --default alone")
+    if as_cluster == bool(chunk_size or stripe_width or replicas):
+        raise click.UsageError(
+            "say --chunk-size, --stripe-width, --replicas or several of these; or --default alone"
+        )
     words = []
     if chunk_size:
         words.append(f"chunk_size={chunk_size[1]}")
     if stripe_width:
         words.append(f"stripe_width={stripe_width}")
+    if replicas:
+        words.append(f"replicas={replicas}")
     for path in paths:
         _forget(path) if as_cluster else _set(path, ",".join(words).encode())
     show([{"path": path, "set": not as_cluster} for path in paths], as_json, lambda _: None)

@@ -55,7 +55,7 @@ def node() -> None:
 @reaching
 @json_option
 def node_list(reach: Reach, as_json: bool) -> None:
-    """List the storage servers: state, last heartbeat, bytes moved."""
+    """List the storage servers: failure domain, state, last heartbeat, bytes moved."""
     reply = ask_status(reach)
     found = [node_json(one) for one in reply.nodes]
     show(found, as_json, lambda console: _print_nodes(console, reply))
@@ -71,6 +71,7 @@ def _print_nodes(console: Console, reply: StatusReply) -> None:
                 str(one.node),
                 one.name,
                 one.address,
+                one.domain,
                 state,
                 ",".join(targets),
                 f"{duration(one.seconds_since_heartbeat)} ago",
@@ -78,7 +79,10 @@ def _print_nodes(console: Console, reply: StatusReply) -> None:
                 size(one.traffic.written_bytes),
             )
         )
-    columns = ("node", "name", "address", "state", "targets", "heartbeat", "read", "written")
+    columns = (
+        *("node", "name", "address", "domain", "state", "targets"),
+        *("heartbeat", "read", "written"),
+    )
     console.print(table(columns, rows, right="node,heartbeat,read,written"))
 
 

@@ -14,6 +14,8 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
+from fscommon.limits import REPLICA_COUNT_MAX
+from fscommon.observe.room import Room, room_with
 from fscommon.observe.status import inodes_free, node_json
 from fscommon.rpc.caller import Caller
 from fscommon.wire.admin import Place as Stand
@@ -39,7 +41,11 @@ from .words import bar, number, size
 @reaching
 @json_option
 def df(reach: Reach, as_json: bool) -> None:
-    """Show how much room there is: the whole cluster and each storage server."""
+    """Show how much room there is: the whole cluster and each storage server.
+
+    Sizes are those of the targets. A byte of a file with several replicas takes room on as many of
+    them, each in another failure domain: the last line says how much more fits with how many.
+    """
     reply = ask_status(reach)
     show(_df_json(reply), as_json, lambda console: _print_df(console, reply))
 
@@ -66,13 +72,24 @@ def _df_json(reply: StatusReply) -> dict[str, Any]:
             }
         )
     used = reply.files.inodes_total - reply.files.inodes_free
+    usable = room_with(reply, reply.replicas)
     return {
         "bytes_total": reply.files.bytes_total,
         "bytes_available": reply.files.bytes_available,
         "inodes_total": used + inodes_free(reply),
         "inodes_free": inodes_free(reply),
+        "usable": {
+            "replicas": usable.replicas,
+            "bytes_total": usable.bytes_total,
+            "bytes_available": usable.bytes_available,
+        },
+        "fits": {str(room.replicas): room.bytes_available for room in _rooms(reply)},
         "nodes": nodes,
     }
+
+
+def _rooms(reply: StatusReply) -> list[Room]:
+    return [room_with(reply, replicas) for replicas in range(1, REPLICA_COUNT_MAX + 1)]
 
 
 def _print_df(console: Console, reply: StatusReply) -> None:
@@ -86,6 +103,14 @@ def _print_df(console: Console, reply: StatusReply) -> None:
     console.print(table(columns, rows, right="used ,available,size"))
     used = reply.files.inodes_total - reply.files.inodes_free
     console.print(f"{number(used)} inodes, room for {number(inodes_free(reply))} more")
+    if reply.replicas > 1:
+        usable = room_with(reply, reply.replicas)
+        console.print(
+            f"usable: {size(usable.bytes_available)} of {size(usable.bytes_total)}, as new files "
+            f"get {usable.replicas} replicas"
+        )
+    fits = ", ".join(f"{size(room.bytes_available)} with {room.replicas}" for room in _rooms(reply))
+    console.print(f"room for more, by number of replicas: {fits}")
 
 
 def _df_row(total: int, free: int, available: int) -> tuple[str, ...]:

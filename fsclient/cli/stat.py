@@ -1,7 +1,9 @@
 """braidfs stat: one inode, its layout, and what each target holds of it (like lfs getstripe)."""
 
 import stat as modes
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,7 +14,14 @@ from fscommon.auth.handshake import HelloFields
 from fscommon.errors import BraidError, FsError, Status
 from fscommon.file_time import true_time
 from fscommon.layout.attributes import Attributes
-from fscommon.layout.layout import Layout, object_length, unpack_layout
+from fscommon.layout.layout import (
+    VACANT,
+    Layout,
+    Replica,
+    object_length,
+    replicas_wanted,
+    unpack_layout,
+)
 from fscommon.layout.template import unpack_default
 from fscommon.observe.status import node_name, session_text
 from fscommon.observe.visible import visible
@@ -39,10 +48,14 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """What one target holds of the file. state: present, absent (a hole), or why it is unknown."""
+    """What one target holds of the file. state: present, absent (a hole), or why it is unknown.
+    target: VACANT for a replica that is missing. target_state: as in the map; "" if it is not
+    there."""
 
     stripe_index: int
     target: int
+    generation: int
+    target_state: str
     node: str
     address: str
     expected: int  # bytes of a file without holes
@@ -54,6 +67,8 @@ class Object:
         return {
             "stripe_index": self.stripe_index,
             "target": self.target,
+            "generation": self.generation,
+            "target_state": self.target_state,
             "node": self.node,
             "address": self.address,
             "bytes_expected": self.expected,
@@ -68,7 +83,9 @@ class Object:
     cls=Command,
     help=f"""Show the inode at PATH: attributes, layout, who has it open, and its objects.
 
-    {PATH_TEXT} The storage servers themselves are asked for the objects.""",
+    {PATH_TEXT} The storage servers themselves are asked for the objects. Of a file with replicas
+    each one has a line, with its generation and the state of its target; a replica that the file
+    lacks is `missing`.""",
     examples=[
         ("braidfs stat /data/train/shard-0001.tar", "A file, and where its bytes are."),
         ("braidfs stat :/train", "A directory, and the layout of new files in it."),
@@ -96,36 +113,56 @@ async def _objects(caller: Caller, place: Place, found: Found, *, ask: bool) -> 
     layout = unpack_layout(found.inspected.layout)
     status = await status_of(caller, place.reach)
     rows = {row.target: row for row in status.map.targets}
+    size_of_file = found.attributes.size
     return [
-        await _object(place, found.attributes.size, layout, index, rows, status, ask=ask)
-        for index in range(layout.stripe_width)
+        await _object(place, size_of_file, layout, replica, rows, status, ask=ask)
+        for replica in _places(layout)
     ]
+
+
+def _places(layout: Layout) -> Iterator[Replica]:
+    """Each replica, and for each that is missing one with the target VACANT; stripe by stripe."""
+    found: defaultdict[int, list[Replica]] = defaultdict(list)
+    for replica in layout.replicas():
+        found[replica.stripe_index].append(replica)
+    for index in range(layout.stripe_width):
+        yield from found[index]
+        for _ in range(missing_replicas(layout, len(found[index]))):
+            yield Replica(index, VACANT)
+
+
+def missing_replicas(layout: Layout, there: int) -> int:
+    """How many replicas a stripe lacks that has so many."""
+    return max(0, replicas_wanted(layout) - there)
 
 
 async def _object(
     place: Place,
     file_size: int,
     layout: Layout,
-    index: int,
+    replica: Replica,
     rows: dict[int, TargetEntry],
     status: StatusReply,
     *,
     ask: bool,
 ) -> Object:
-    target = layout.target(index)
-    row = rows.get(target)
+    row = rows.get(replica.target)
     length = allocated = 0
     state = "not asked"
-    if row is None:
+    if replica.target == VACANT:
+        state = "missing"
+    elif row is None:
         state = "its target is unknown to the metaserver"
     elif ask:
-        length, allocated, state = await _ask_object(place.reach, row, layout, index)
+        length, allocated, state = await _ask_object(place.reach, row, layout, replica)
     return Object(
-        index,
-        target,
+        replica.stripe_index,
+        replica.target,
+        replica.generation,
+        row.state if row else "",
         node_name(status, row.node) if row else "?",
         row.address if row else "?",
-        0 if layout.inline else object_length(layout, index, file_size),
+        0 if layout.inline else object_length(layout, replica.stripe_index, file_size),
         length,
         allocated,
         state,
@@ -133,17 +170,18 @@ async def _object(
 
 
 async def _ask_object(
-    reach: Reach, row: TargetEntry, layout: Layout, index: int
+    reach: Reach, row: TargetEntry, layout: Layout, replica: Replica
 ) -> tuple[int, int, str]:
     try:
         async with reach.open_caller(row.address, HelloFields("server", "braidfs stat")) as caller:
             seen = await DataCaller(caller).stat(
-                row.target, layout.file_id, index, timeout_s=reach.timeout_s
+                row.target, layout.file_id, replica.object_number, timeout_s=reach.timeout_s
             )
             return seen.length, seen.allocated, "present"
     except FsError as error:
         if error.status is Status.NO_OBJECT:
-            return 0, 0, "lost" if layout.durable_stripes >> index & 1 else "absent"
+            is_durable = layout.durable_stripes >> replica.stripe_index & 1
+            return 0, 0, "lost" if is_durable else "absent"
         return 0, 0, f"no answer: {error}"
     except BraidError as error:
         return 0, 0, f"no answer: {error}"
@@ -178,11 +216,7 @@ def stat_json(place: Place, found: Found, objects: list[Object]) -> dict[str, An
         seen["link"] = shown(inspected.link)
     if inspected.inherited:
         default = unpack_default(inspected.inherited)
-        seen["new_files"] = {
-            "chunk_size": default.chunk_size,
-            "stripe_width": default.stripe_width,
-            "set_here": inspected.own,
-        }
+        seen["new_files"] = {**asdict(default), "set_here": inspected.own}
     if inspected.layout:
         seen["layout"] = layout_json(unpack_layout(inspected.layout))
         seen["objects"] = [one.as_json() for one in objects]
@@ -194,8 +228,10 @@ def layout_json(layout: Layout) -> dict[str, Any]:
         "file_id": layout.file_id,
         "chunk_size": layout.chunk_size,
         "stripe_width": layout.stripe_width,
-        "replicas": layout.replica_count,
+        "replicas": replicas_wanted(layout),
+        "places": layout.replica_count,
         "targets": list(layout.targets),
+        "generations": list(layout.generations) or [0] * len(layout.targets),
         "truncate_epoch": layout.truncate_epoch,
         "inline": len(layout.inline),
     }
@@ -224,9 +260,10 @@ def _print(console: Console, place: Place, found: Found, objects: list[Object]) 
     if inspected.inherited:
         default = unpack_default(inspected.inherited)
         whose = "set here" if inspected.own else "of the cluster"
+        replicas = f", {default.replicas} replicas" if default.replicas > 1 else ""
         print_(
             f"new files: chunks of {size(default.chunk_size)}, "
-            f"{default.stripe_width} targets ({whose})"
+            f"{default.stripe_width} targets{replicas} ({whose})"
         )
     for one in inspected.openers:
         how = "for writing" if one.writable else "for reading"
@@ -236,25 +273,33 @@ def _print(console: Console, place: Place, found: Found, objects: list[Object]) 
 
 
 def _print_layout(console: Console, layout: Layout, objects: list[Object]) -> None:
+    wanted = replicas_wanted(layout)
+    replicas = f"{wanted} replicas, " if layout.is_replicated else ""
     console.print(
         f"layout: chunks of {size(layout.chunk_size)} over {layout.stripe_width} targets, "
-        f"file id {layout.file_id}, truncate epoch {layout.truncate_epoch}\n"
+        f"{replicas}file id {layout.file_id}, truncate epoch {layout.truncate_epoch}\n"
     )
     if layout.inline:
         count = number(len(layout.inline))
         console.print(f"its first {count} bytes are with the metaserver; it has no objects\n")
         return
-    rows = [
-        (
-            str(one.stripe_index),
-            str(one.target),
-            one.node,
-            one.address,
-            number(one.length),
-            number(one.allocated),
-            one.state,
-        )
-        for one in objects
+    rows = [_object_row(one) for one in objects]
+    columns = ["stripe", "target", "server", "address", "bytes", "allocated", "object"]
+    if layout.is_replicated:
+        columns[2:2] = ["generation", "state"]
+        for row, one in zip(rows, objects, strict=True):
+            row[2:2] = [str(one.generation), one.target_state or "-"]
+    right = "stripe,target,generation,bytes,allocated"
+    console.print(table(tuple(columns), [tuple(row) for row in rows], right=right))
+
+
+def _object_row(one: Object) -> list[str]:
+    return [
+        str(one.stripe_index),
+        "-" if one.target == VACANT else str(one.target),
+        one.node,
+        one.address,
+        number(one.length),
+        number(one.allocated),
+        one.state,
     ]
-    columns = ("stripe", "target", "server", "address", "bytes", "allocated", "object")
-    console.print(table(columns, rows, right="stripe,target,bytes,allocated"))

@@ -135,6 +135,7 @@ def _engine_row(server: EngineServer) -> tuple[str, ...]:
 
 def _print_servers(console: Console, reply: StatusReply) -> None:
     rows = []
+    domains = {node.node: node.domain for node in reply.nodes}
     for row in reply.map.targets:
         seen = target_json(reply, row)
         colour = _STATE_COLOURS.get(row.state, "red")
@@ -142,6 +143,7 @@ def _print_servers(console: Console, reply: StatusReply) -> None:
             (
                 str(row.target),
                 seen["node_name"],
+                domains.get(row.node, "?"),
                 row.address,
                 f"[{colour}]{row.state}[/]",
                 size(row.bytes_free),
@@ -154,7 +156,7 @@ def _print_servers(console: Console, reply: StatusReply) -> None:
     console.print(f"\n{servers}, {counted(len(reply.map.targets), 'target')}")
     console.print(
         table(
-            ("target", "server", "address", "state", "free", "size", "objects", "errors"),
+            ("target", "server", "domain", "address", "state", "free", "size", "objects", "errors"),
             rows,
             right="target,free,size,objects,errors",
         )

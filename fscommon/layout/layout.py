@@ -172,6 +172,11 @@ def _with_replicas(layout: Layout, raw: bytes) -> Layout:
     )
 
 
+def replicas_wanted(layout: Layout) -> int:
+    """How many replicas each stripe is to have."""
+    return layout.replicas_wanted or layout.replica_count
+
+
 def is_replicated(raw: bytes) -> bool:
     """True when a sound record, or b"", is one that former releases cannot read."""
     return bool(raw) and raw[0] == REPLICATED_VERSION

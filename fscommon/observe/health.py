@@ -12,6 +12,7 @@ from typing import Final
 
 from fscommon.observe.words import duration, size
 from fscommon.wire.admin import NO_PATH
+from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.group import EngineServer, JournalStatus, MetaserverStatus
 from fscommon.wire.messages import StatusReply, TargetEntry
 
@@ -98,6 +99,7 @@ def problems_of(
         *_damaged_stores(status),
         *_journal(status),
         *_nodes(status),
+        *_replicas(status),
         *_targets(status),
         *_space(status),
         *_clients(status),
@@ -315,6 +317,43 @@ def _nodes(status: StatusReply) -> list[Problem]:
             )
         )
     return found
+
+
+def _replicas(status: StatusReply) -> list[Problem]:
+    found = [
+        Problem(
+            Severity.WARNING,
+            f"storage server {node.name} ({node.address}) goes down too often",
+            "it went down more than 3 times within 10 minutes: new replicas avoid it for as long",
+            f"look into its log, and at the host and network of {node.name}",
+        )
+        for node in status.nodes
+        if node.is_suspect
+    ]
+    domains = domains_for_replicas(status)
+    if len(domains) >= status.replicas or status.replicas == 1:
+        return found
+    count = f"{len(domains)} failure domain" + "s" * (len(domains) != 1)
+    return [
+        *found,
+        Problem(
+            Severity.ERROR,
+            f"new files are to have {status.replicas} replicas, and {count} can take them",
+            "no such file can be made, or it gets fewer replicas where degraded_ok says so",
+            "start storage servers of other domains, or make room there; braidfs node list shows "
+            "the domains",
+        ),
+    ]
+
+
+def domains_for_replicas(status: StatusReply) -> set[str]:
+    """The failure domains that new replicas can go to."""
+    up = {row.node for row in status.map.targets if row.state == "up"}
+    return {
+        node.domain
+        for node in status.nodes
+        if node.node in up and node.features & FEATURE_REPLICAS and not node.is_suspect
+    }
 
 
 def _targets(status: StatusReply) -> list[Problem]:

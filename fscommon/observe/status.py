@@ -4,6 +4,7 @@ from typing import Any
 
 from fscommon.observe.health import Problem, overall
 from fscommon.wire.admin import ClientStatus, NodeStatus, Traffic
+from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.group import JournalStatus, MetaserverStatus
 from fscommon.wire.messages import StatusReply, TargetEntry
 
@@ -30,7 +31,12 @@ def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
             "inodes_total": reply.files.inodes_total,
             "inodes_free": inodes_free(reply),
         },
-        "layout": {"chunk_size": reply.chunk_size, "stripe_width": reply.stripe_width_max},
+        "layout": {
+            "chunk_size": reply.chunk_size,
+            "stripe_width": reply.stripe_width_max,
+            "replicas": reply.replicas,
+            "replicas_max": reply.replicas_max,
+        },
         "nodes": [node_json(node) for node in reply.nodes],
         "targets": [target_json(reply, row) for row in reply.map.targets],
         "clients": [client_json(client) for client in reply.clients],
@@ -99,6 +105,9 @@ def node_json(node: NodeStatus) -> dict[str, Any]:
         "state": "up" if node.is_up else "down",
         "seconds_since_heartbeat": round(node.seconds_since_heartbeat, 3),
         "has_current_sessions": node.is_current,
+        "domain": node.domain,
+        "knows_replicas": bool(node.features & FEATURE_REPLICAS),
+        "suspect": node.is_suspect,
         **traffic_json(node.traffic),
     }
 

@@ -48,7 +48,8 @@ class BytesPath:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A storage server. is_current: it has the current session table."""
+    """A storage server. is_current: it has the current session table. domain: its failure domain.
+    features: fscommon.wire.features. is_suspect: it goes down too often to be given replicas."""
 
     node: U64
     name: Text
@@ -57,6 +58,9 @@ class NodeStatus:
     seconds_since_heartbeat: float
     is_current: bool
     traffic: Traffic
+    domain: Text = ""
+    features: U64 = 0
+    is_suspect: bool = False
 
 
 FILES_UNLIMITED: Final = 2**64 - 1

@@ -522,6 +522,8 @@ class StatusReply:
     stripe_width_max: U32
     files_free: U64 = FILES_UNLIMITED  # inodes left on targets that take new files
     group: GroupStatus = ALONE
+    replicas: U32 = 1  # of new files whose directory has no layout of its own
+    replicas_max: U32 = 1  # that a directory or a file may have
 
 
 BODIES: dict[Op, tuple[type, type]] = {

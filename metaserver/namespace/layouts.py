@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.layout import VACANT, Layout, is_replicated
+from fscommon.layout.layout import VACANT, Layout, is_replicated, replicas_wanted
 from fscommon.layout.template import LAYOUT_XATTR, LayoutDefault, parse_default, unpack_default
 from fscommon.types import FileId
 from fscommon.wire.features import FEATURE_REPLICAS
@@ -41,8 +41,7 @@ def default_in(tx: Transaction, directory: Inode, context: Context) -> LayoutDef
 
 def shape_of(layout: Layout) -> LayoutDefault:
     """Returns what a new file with such a layout is to get."""
-    replicas = layout.replicas_wanted or layout.replica_count
-    return LayoutDefault(layout.chunk_size, layout.stripe_width, replicas)
+    return LayoutDefault(layout.chunk_size, layout.stripe_width, replicas_wanted(layout))
 
 
 def new_layout(file_id: FileId, wanted: LayoutDefault, context: Context) -> Layout:
@@ -108,8 +107,8 @@ def targets_text(layout: Layout) -> str:
 
 
 def wanted_default(tx: Transaction, inode: Inode, value: bytes, context: Context) -> LayoutDefault:
-    """Returns the default with the changes that the text asks for. Raises EINVAL, also if these are
-    more replicas than the cluster gives."""
+    """Returns the default with the changes that the text asks for. Raises EINVAL; ERANGE
+    if these are more replicas than the cluster gives."""
     if inode.is_directory:
         base = default_in(tx, inode, context)
     elif inode.is_file:
@@ -122,7 +121,7 @@ def wanted_default(tx: Transaction, inode: Inode, value: bytes, context: Context
         raise FsError(Status.EINVAL, str(error)) from None
     most = context.services.membership.policy.replicas_max
     if wanted.replicas > most:
-        raise FsError(Status.EINVAL, too_many_replicas(wanted.replicas, most))
+        raise FsError(Status.ERANGE, too_many_replicas(wanted.replicas, most))
     return wanted
 
 

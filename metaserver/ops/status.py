@@ -45,6 +45,8 @@ def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
         stripe_width_max=membership.width_max,
         files_free=membership.files_free(),
         group=services.group.status() if services.group is not None else ALONE,
+        replicas=membership.policy.replicas,
+        replicas_max=membership.policy.replicas_max,
     )
 
 
@@ -74,6 +76,9 @@ def _node(node: Node, context: Context) -> NodeStatus:
         seconds_since_heartbeat=max(0.0, context.now_s - node.heard_s),
         is_current=node.session_version == services.sessions.version,
         traffic=node.traffic,
+        domain=node.domain,
+        features=node.features,
+        is_suspect=services.membership.is_suspect(node.id),
     )
 
 

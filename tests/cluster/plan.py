@@ -369,8 +369,13 @@ def _storageserver_config(plan: ClusterPlan, server: ServerPlan) -> str:
 
 
 def _toml(table: dict[str, object]) -> str:
-    # JSON's strings, numbers, booleans and arrays of them are valid TOML too.
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in table.items())
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml_value(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value)  # strings, numbers, booleans and arrays of them are valid TOML too
 
 
 def _environment(plan: ClusterPlan) -> str:

@@ -45,6 +45,9 @@ ELSEWHERE = {
     "meta restore": "tests/integration/test_meta_backup.py::test_names_come_back",
     "meta verify": "tests/integration/test_meta_backup.py::test_names_come_back",
     "trash restore PATH": "tests/fuse/test_trash.py::test_rm_r_and_back",
+    "layout set PATH --replicas": (
+        "tests/integration/test_replicas.py::test_replicas_are_asked_for_and_shown"
+    ),
     "seal PATH": "tests/integration/test_seal.py::test_a_sealed_tree_is_changed_by_nobody",
     "unseal PATH": "tests/integration/test_seal.py::test_a_sealed_tree_is_changed_by_nobody",
 }

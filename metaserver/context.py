@@ -14,6 +14,8 @@ from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability, map_epoch_of
 from fscommon.types import Ino, SessionId, Txn
 from metaserver.backups import Backups
+from metaserver.connection import Connection
+from metaserver.drops import Drops
 from metaserver.group_status import GroupView
 from metaserver.intents import Intents
 from metaserver.keys import ClientKey, ClientKeys
@@ -82,6 +84,7 @@ class Services:
     quotas: QuotaTable = field(default_factory=QuotaTable)
     trash: TrashTable = field(default_factory=TrashTable)
     keys: ClientKeys = field(default_factory=ClientKeys)
+    drops: Drops = field(default_factory=Drops)
     group: GroupView | None = None  # None: this metaserver is alone
 
     def capability(self, context: "Context", layout: bytes, ino: Ino, *, writable: bool) -> bytes:
@@ -124,7 +127,7 @@ class Context:
     services: Services
     key: ClientKey | None = None  # the client's own key, if it has one
     replayed: Replayed | None = None
-    peer: object = None  # the connection of the request
+    peer: Connection | None = None  # the connection of the request
     # What follows is for the engine. It takes effect only if the op succeeds.
     wait_durable: bool = False  # the reply waits until this op and everything before is durable
     wait_truncate: Ino | None = None  # the reply waits until the truncate of this inode has ended

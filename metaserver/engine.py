@@ -520,13 +520,13 @@ class Engine:
         self.services.intents.done(ino)
         for release in self._truncate_waiters.pop(ino, ()):
             release()
-        self._resume(ino, time)
+        self.resume(ino, time)
 
     def resume_after_commit(self, time: Time) -> bool:
         """Runs the requests that waited because the batch was too large. False: none did."""
-        return self._resume(_ROOM, time)
+        return self.resume(_ROOM, time)
 
-    def _resume(self, key: Hashable, time: Time) -> bool:
+    def resume(self, key: Hashable, time: Time) -> bool:
         """Runs the requests again that were parked under this key. False: there were none."""
         for connection, frame in (parked := self._parked.pop(key, ())):
             connection.lets_go(frame)
@@ -540,7 +540,7 @@ class Engine:
         """Answers LOCK_EVENTS of the sessions whose locks were granted."""
         fresh = self.services.locks.fresh
         while fresh:
-            self._resume(lock_events_key(fresh.pop()), time)
+            self.resume(lock_events_key(fresh.pop()), time)
 
     def fenced(self, session: SessionId, time: Time) -> None:
         """The session is fenced: nothing of it can reach a target any more. Frees its locks."""
@@ -576,7 +576,7 @@ class Engine:
     def committed(self, room: StoreRoom) -> int:
         """The frozen batch is durable. Returns how many transactions it had."""
         count = self._frozen_txn - self.progress.durable
-        self.doomed |= any(key[0] == _DOOMED for key in self._overlay.committing.cells)
+        self.doomed |= any(key[0] in _DOOMED for key in self._overlay.committing.cells)
         self._overlay.committed()
         self.progress.durable = self._frozen_txn
         self.progress.has_room(room)
@@ -587,7 +587,7 @@ class Engine:
         return count
 
 
-_DOOMED: Final = ord("Z")
+_DOOMED: Final = b"ZL"
 _ROOM: Final = "room"  # no key of others is a text
 
 

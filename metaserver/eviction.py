@@ -10,6 +10,10 @@ has done so, or is down itself, which means that its own lease has run out: a st
 comes back gets the table of sessions before it serves (rule 15). An `F` record stays until then: a
 metaserver that restarts in between goes on fencing, and gives nobody what the session was writing.
 
+A replicated file that the session held exclusively may have been written to some replicas only. So
+of each stripe one replica is kept, on a target that has acknowledged the fence; the others are
+dropped before anybody gets the file (docs/decisions/0063-mirrors.md).
+
 A session that keeps an exclusive lease for longer than a recall may take is evicted, too.
 """
 
@@ -17,15 +21,27 @@ from typing import Final
 
 import trio
 
+from fscommon.layout.attributes import LEASE_DATA_EXCLUSIVE
+from fscommon.layout.layout import is_replicated
 from fscommon.observe.log import Log
-from fscommon.types import NodeId, SessionId
+from fscommon.types import Ino, NodeId, SessionId
 from metaserver.background import Background
 from metaserver.context import Context
+from metaserver.dropping import Dropping
 from metaserver.faults import Faults
 from metaserver.lost_writes import give_up_written
+from metaserver.namespace.inode import find
+from metaserver.namespace.replicas import dropped_names, end_writes, keep_one
 from metaserver.ops.cluster import bump_map_epoch, let_join
 from metaserver.ops.session import delete_range
-from metaserver.records import fence_key, replies_of, session_key, written_ino, written_of
+from metaserver.records import (
+    ObjectName,
+    fence_key,
+    replies_of,
+    session_key,
+    written_ino,
+    written_of,
+)
 from metaserver.sessions import Session
 from metaserver.storage import STORAGE_ERRORS
 from metaserver.transaction import Transaction
@@ -35,7 +51,9 @@ CHECK_S: Final = 0.5
 
 
 class Eviction:
-    def __init__(self, background: Background) -> None:
+    def __init__(self, background: Background, dropping: Dropping | None = None) -> None:
+        """dropping: settles the names of replicas that are dropped. None: a test has no such."""
+        self._dropping = dropping
         self._engine = background.engine
         self._now = background.clock
         self._committer = background.committer
@@ -95,16 +113,20 @@ class Eviction:
 
     async def _fence_everywhere(self, session: SessionId, txn: int) -> None:
         await self._committer.wait_durable(txn)
+        fenced: set[NodeId] = set()
         async with trio.open_nursery() as nursery:
             for node in self._engine.services.membership.nodes():
-                nursery.start_soon(self._fence, node.id, session)
+                nursery.start_soon(self._fence, node.id, session, fenced)
+        await self._make_whole(session, fenced)
         self._engine.fenced(session, self._now())
         self._engine.system(lambda tx, context: _forget_writes(tx, session))
         self._engine.services.leases.fenced(session, self._now().now_s)
         self._engine.leases_changed(self._now())
         self._committer.changed()
 
-    async def _fence(self, node_id: NodeId, session: SessionId) -> None:
+    async def _fence(self, node_id: NodeId, session: SessionId, fenced: set[NodeId]) -> None:
+        """Returns when the node has acknowledged the fence, and is added to `fenced`, or is
+        down."""
         membership = self._engine.services.membership
         delay_s = BACKOFF_S_MIN
         while not membership.is_down(node_id):
@@ -112,11 +134,68 @@ class Eviction:
             assert node is not None, "nodes are never forgotten"
             try:
                 await self._storage.fence(node, session)
+                fenced.add(node_id)
                 return
             except STORAGE_ERRORS as error:
                 self._log.warning("fence is repeated", node=node_id, error=error)
             await trio.sleep(delay_s)
             delay_s = min(delay_s * 2, BACKOFF_S_MAX)
+
+    async def _make_whole(self, session: SessionId, fenced: set[NodeId]) -> None:
+        """Keeps one replica of each stripe that the session alone may have written."""
+        inos: list[Ino] = []
+        self._engine.system(lambda tx, context: inos.extend(_held_alone(tx, context, session)))
+        if inos:
+            async with trio.open_nursery() as nursery:
+                for ino in inos:
+                    nursery.start_soon(self._make_file_whole, session, ino, fenced)
+
+    async def _make_file_whole(self, session: SessionId, ino: Ino, fenced: set[NodeId]) -> None:
+        while True:
+            is_whole, dropped = self._keep_one(ino, fenced)
+            await self._committer.wait_durable(self._engine.progress.txn)
+            if self._dropping is not None:
+                await self._dropping.settle(dropped)
+            if is_whole:
+                return
+            await trio.sleep(BACKOFF_S_MAX)
+            for node in self._engine.services.membership.nodes():
+                if node.id not in fenced:  # it is back, and was told who is fenced
+                    await self._fence(node.id, session, fenced)
+
+    def _keep_one(self, ino: Ino, fenced: set[NodeId]) -> tuple[bool, list[ObjectName]]:
+        """Returns whether each stripe of the file has one replica, and all names that were dropped
+        from it."""
+        membership = self._engine.services.membership
+        done: list[bool] = []
+        dropped: list[ObjectName] = []
+
+        def change(tx: Transaction, context: Context) -> None:
+            def may_stay(target: int) -> bool:
+                known = membership.target(target)
+                is_fenced = known is not None and known.node in fenced
+                return is_fenced and membership.is_answering(target, context.now_s)
+
+            done.append(keep_one(tx, ino, may_stay))
+            inode = find(tx, ino)
+            if inode is not None:
+                dropped.extend(dropped_names(tx, inode.layout().file_id))
+
+        self._engine.system(change, self._now())
+        return done[0], dropped
+
+
+def _held_alone(tx: Transaction, context: Context, session: SessionId) -> list[Ino]:
+    """Returns the replicated files that the evicted session was writing, and nobody else holds."""
+    inos = [written_ino(key) for key, _ in tx.range(*written_of(session))]
+    leases = context.services.leases
+    return [
+        ino
+        for ino in inos
+        if leases.held(session, ino) & LEASE_DATA_EXCLUSIVE
+        and (inode := find(tx, ino)) is not None
+        and is_replicated(inode.tail)
+    ]
 
 
 def forget(tx: Transaction, context: Context, session: Session) -> None:
@@ -139,4 +218,4 @@ def forget(tx: Transaction, context: Context, session: Session) -> None:
 
 def _forget_writes(tx: Transaction, session: SessionId) -> None:
     tx.delete(fence_key(session))
-    delete_range(tx, *written_of(session))
+    end_writes(tx, session)

@@ -4,7 +4,8 @@ It reads one snapshot of a metaserver that is not running (or the memory store o
 that every dentry names an inode of its type; that every inode has as many names as its nlink, and
 that only orphans have none; that a directory has one name, its parent's number, and one link for
 each sub-directory; that every directory is reached from the root; and that xattr counts, file ids,
-doomed objects and intents agree. It does not look at objects on targets: a scrub does.
+doomed objects and intents agree; and that no layout has a replica that was dropped. It does not
+look at objects on targets: a scrub does.
 """
 
 import stat
@@ -15,11 +16,12 @@ from pathlib import Path
 
 from fscommon.errors import BraidError
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, unpack_attributes
-from fscommon.layout.layout import unpack_layout
+from fscommon.layout.layout import is_replicated, unpack_layout
 from fscommon.types import ROOT_INO, Ino
 from metaserver import records
 from metaserver.namespace.charges import charges_of
 from metaserver.namespace.inode import Inode
+from metaserver.namespace.replicas import names_of
 from metaserver.quota.table import QuotaTable
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Snapshot
@@ -46,6 +48,7 @@ def check(snapshot: Snapshot) -> list[str]:
     _check_tree(seen)
     _check_rest(snapshot, seen)
     _check_writers(snapshot, seen)
+    _check_replicas(snapshot, seen)
     _check_quotas(snapshot, seen)
     _check_trash(snapshot, seen)
     return seen.faults
@@ -147,6 +150,27 @@ def _check_writers(snapshot: Snapshot, seen: _Seen) -> None:
         owners = records.session_key(session), records.fence_key(session)
         if all(snapshot.get(owner) is None for owner in owners):
             seen.faults.append(f"what session {session} writes outlived it")
+
+
+def _check_replicas(snapshot: Snapshot, seen: _Seen) -> None:
+    dropped = {records.dropped_name(key) for key, _ in snapshot.range(*records.all_of(b"Y"))}
+    of_files = {
+        records.dropped_name_of_file(key) for key, _ in snapshot.range(*records.all_of(b"V"))
+    }
+    for name in dropped ^ of_files:
+        seen.faults.append(f"{name} was dropped, says only one of two records")
+    for name in dropped:
+        if not seen.file_ids[name.file_id]:
+            seen.faults.append(f"{name} was dropped from no file")
+    lone = {records.lone_name(key) for key, _ in snapshot.range(*records.all_of(b"L"))}
+    for ino, inode in seen.inodes.items():
+        if inode.is_file and is_replicated(inode.tail):
+            bad = (dropped | lone).intersection(names_of(inode.layout()))
+            seen.faults += [f"inode {ino} has {name}, which is gone" for name in bad]
+    for key, _ in snapshot.range(*records.all_of(b"U")):
+        ino, _ = records.unsynced_place(key)
+        if ino not in seen.inodes or not is_replicated(seen.inodes[ino].tail):
+            seen.faults.append(f"inode {ino} is to be synced everywhere, and has no replicas")
 
 
 def _check_quotas(snapshot: Snapshot, seen: _Seen) -> None:

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+from fscommon.layout.attributes import LEASE_DATA_EXCLUSIVE
+from fscommon.layout.layout import is_replicated
 from fscommon.types import Ino, SessionId
 from metaserver.context import Context
-from metaserver.namespace.inode import Inode, find, save
+from metaserver.namespace.inode import Inode, find, load, save
+from metaserver.namespace.replicas import keep_one, next_epoch
 from metaserver.records import Intent, intent_key, writer_key
 from metaserver.sessions import Session
 from metaserver.transaction import Transaction
@@ -13,8 +16,28 @@ from metaserver.transaction import Transaction
 def cut_lost(tx: Transaction, context: Context, session: Session, inos: tuple[int, ...]) -> None:
     """Cuts these files: the session's process was killed, and lost what it had not written out."""
     for ino in map(Ino, inos):
-        if session.opens.get(ino, False):
+        if session.opens.get(ino, False) and not _made_whole(tx, context, session.id, ino):
             give_up_written(tx, context, session.id, ino)
+
+
+def _made_whole(tx: Transaction, context: Context, session: SessionId, ino: Ino) -> bool:
+    """Keeps one replica of each stripe of a replicated file that the session alone was writing, and
+    cuts it: the process may have written to some replicas only. The end of the cut waits until the
+    others answer nobody. Returns False for any other file."""
+    services = context.services
+    inode = find(tx, ino)
+    if inode is None or not inode.is_file or not is_replicated(inode.tail):
+        return False
+    is_held = services.leases.held(session, ino) & LEASE_DATA_EXCLUSIVE
+    if not is_held and _is_written(tx, context, ino, session):
+        return False
+    now_s = context.now_s
+    if not keep_one(tx, ino, lambda one: services.membership.is_answering(one, now_s)):
+        keep_one(tx, ino, lambda one: True)
+    inode = load(tx, ino)
+    if ino not in services.intents:
+        _cut_to_committed(tx, context, inode)
+    return True
 
 
 def give_up_written(tx: Transaction, context: Context, session: SessionId, ino: Ino) -> None:
@@ -40,7 +63,7 @@ def _is_written(tx: Transaction, context: Context, ino: Ino, but: SessionId) -> 
 
 def _cut_to_committed(tx: Transaction, context: Context, inode: Inode) -> None:
     layout = inode.layout()
-    cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1)
+    cut = replace(layout, truncate_epoch=next_epoch(tx, inode.ino, layout))
     save(tx, Inode(inode.resized(inode.attributes.size).attributes, cut.pack()))
     objects = replace(cut, inline=b"").pack()  # inline bytes stay in the record
     intent = Intent(inode.attributes.size, cut.truncate_epoch, objects)

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.layout import VACANT, Layout
@@ -35,6 +35,7 @@ from metaserver.flaps import Flaps
 from metaserver.placement import GOLDEN, ONE_REPLICA, U64, Placement, ReplicaPolicy, Spot, weight_of
 
 NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
+ANSWERING_S: Final = 4.0  # one that was heard in that time counts on: others may be dropped
 _FULL_SHARE: Final = 100  # full below 1/100 of free space ...
 _ROOM_SHARE: Final = 50  # ... until 1/50 is free again
 _TARGETS_MAX: Final = 4096
@@ -48,6 +49,12 @@ class TargetState(Enum):
     JOINING = "joining"
 
 
+class Connected(Protocol):
+    """A connection of a node."""
+
+    is_open: bool
+
+
 @dataclass(slots=True)
 class Node:
     id: NodeId
@@ -59,6 +66,8 @@ class Node:
     traffic: Traffic = NO_TRAFFIC
     domain: str = ""  # its failure domain: what fails together
     features: int = 0  # fscommon.wire.features
+    is_registered: bool = False  # with this metaserver: it asks which names were dropped
+    connection: Connected | None = None  # on which it registered
 
 
 @dataclass(slots=True)
@@ -337,6 +346,20 @@ class Membership:
             if known is not None and not self._is_up(known):
                 return target
         return None
+
+    def is_answering(self, target: int, now_s: float) -> bool:
+        """Whether the target is up, and its node was heard just now."""
+        known = self._targets.get(TargetId(target))
+        if known is None or not self._is_up(known):
+            return False
+        node = self._nodes[known.node]
+        return node.is_registered and now_s - node.heard_s < ANSWERING_S
+
+    def cannot_answer(self, target: int) -> bool:
+        """Whether no storage server has the target, or the lease of the one that has it has run
+        out: it asks which names were dropped before it answers again."""
+        known = self._targets.get(TargetId(target))
+        return known is None or known.node in self._down
 
     def _choose_places(self) -> None:
         """Returns the targets with room that are not joining: of these, only the ones that are up,

@@ -2,16 +2,17 @@
 
 It works in two steps. Each is repeated until it is done, so a crash between them loses nothing.
 First, an orphan becomes a `Z` record in one transaction. Then, when this record is durable, the
-targets delete its objects, and the record goes when all of them have answered. Records for targets
-that cannot be reached wait for the next round. The reaper is idle during a recovery, because
-clients have not reported yet what they hold open.
+targets delete its objects, those of replicas that were dropped among them, and the record goes when
+all of them have answered. An `L` record is about one object, which no layout names. Records for
+targets that cannot be reached wait for the next round. The reaper is idle during a recovery,
+because clients have not reported yet what they hold open.
 """
 
 from typing import Final
 
 import trio
 
-from fscommon.layout.layout import unpack_layout
+from fscommon.layout.layout import Layout, unpack_layout
 from fscommon.observe.log import Log, RateLimit
 from fscommon.types import Ino
 from metaserver.background import Background
@@ -19,7 +20,18 @@ from metaserver.context import Context
 from metaserver.faults import Faults
 from metaserver.namespace.inode import find
 from metaserver.namespace.links import remove_inode
-from metaserver.records import all_of, orphan_key
+from metaserver.records import (
+    ObjectName,
+    all_of,
+    dropped_key,
+    dropped_name_of_file,
+    dropped_of_file,
+    dropped_of_file_key,
+    lone_at,
+    lone_key,
+    lone_name,
+    orphan_key,
+)
 from metaserver.transaction import Transaction
 
 ROUND_MAX: Final = 2048  # records in one round
@@ -28,6 +40,7 @@ ROUND_MAX: Final = 2048  # records in one round
 GATHER_S: Final = 0.25
 GATHERS_MAX: Final = 8
 RETRY_S: Final = 2.0
+_DROPPED_MAX: Final = 1 << 20  # names of one file
 LOOK_S: Final = 1.0
 
 
@@ -97,16 +110,51 @@ class Reaper:
         self._metrics.gauge("braidfs_reaper_queue").set(len(doomed))
         self._is_behind = len(doomed) == ROUND_MAX
         self._engine.doomed |= self._is_behind
-        answers = await self._storage.delete_all([unpack_layout(raw) for _, raw in doomed])
-        done = [key for (key, _), why in zip(doomed, answers, strict=True) if not why]
+        layouts = [unpack_layout(raw) for _, raw in doomed]
+        dropped = [self._dropped(layout) for layout in layouts]
+        answers = await self._storage.delete_all(layouts, dropped)
+        done: list[bytes] = []
+        for (key, _), names, why in zip(doomed, dropped, answers, strict=True):
+            if not why:
+                done += [key, *(one for name in names for one in _dropped_keys(name))]
         failures = [why for why in answers if why]
+        failures += await self._delete_lone(done)
         if failures and self._failures.permit() is not None:
             self._log.warning("objects are deleted later", error=failures[0], files=len(failures))
         if done:
             txn = self._engine.system(lambda tx, context: _delete_all(tx, done))
-            self._metrics.counter("braidfs_reaped_total", kind="file").inc(len(done))
+            count = len(answers) - sum(map(bool, answers))
+            self._metrics.counter("braidfs_reaped_total", kind="file").inc(count)
             await self._committer.wait_durable(txn)
         return not failures
+
+    def _dropped(self, layout: Layout) -> list[ObjectName]:
+        """The names of the file's objects that its layout names no longer."""
+        if not layout.is_replicated:
+            return []
+        found = self._engine.stored(dropped_of_file(layout.file_id), _DROPPED_MAX)
+        return [dropped_name_of_file(key) for key, _ in found]
+
+    async def _delete_lone(self, done: list[bytes]) -> list[str]:
+        """Deletes objects that no layout names, at targets that are up; adds the records of those
+        that are deleted to `done`. Returns why some are not deleted."""
+        membership = self._engine.services.membership
+        names: list[ObjectName] = []
+        failures: list[str] = []
+        for target in membership.targets():
+            found = self._engine.stored(lone_at(target.id), ROUND_MAX)
+            if found and membership.is_down(target.node):
+                failures.append(f"target {target.id} is down")
+                continue
+            names += [lone_name(key) for key, _ in found]
+            self._engine.doomed |= len(found) == ROUND_MAX
+        answers = await self._storage.delete_objects([[name] for name in names])
+        done += [lone_key(name) for name, why in zip(names, answers, strict=True) if not why]
+        return failures + [why for why in answers if why]
+
+
+def _dropped_keys(name: ObjectName) -> tuple[bytes, bytes]:
+    return dropped_key(name), dropped_of_file_key(name)
 
 
 def _remove(tx: Transaction, context: Context, ino: Ino) -> None:

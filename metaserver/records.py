@@ -8,13 +8,13 @@ mean is in namespace/, sessions and membership.
 import struct
 from contextlib import suppress
 from dataclasses import astuple, dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from fscommon.checksum import xxh3_64
 from fscommon.errors import ProtocolError
 from fscommon.layout.quota import AccountId, Limits
-from fscommon.ranges import I64, U32, U64, Text, Token
-from fscommon.types import Ino, RequestId, Txn
+from fscommon.ranges import I64, U32, U64, Text, Token, U32s
+from fscommon.types import Ino, RequestId, SessionId, Txn
 from fscommon.wire.codec import decode
 from fscommon.wire.keys import IdMap
 from metaserver.placement import domain_of
@@ -64,6 +64,72 @@ def dentry_parent(key: bytes) -> Ino:
 
 def dentry_cookie(key: bytes) -> int:
     return int(_TWO.unpack_from(key)[2]) + COOKIE_FIRST
+
+
+class ObjectName(NamedTuple):
+    """An object on a target. number: its stripe index and generation."""
+
+    target: int
+    file_id: int
+    number: int
+
+
+def dropped_key(name: ObjectName) -> bytes:
+    return _THREE.pack(b"Y", *name)
+
+
+def dropped_at(target: int, after: tuple[int, int]) -> tuple[bytes, bytes]:
+    """Returns start and end of the keys of dropped names of a target behind this file id and object
+    number."""
+    return _THREE.pack(b"Y", target, *after) + b"\0", _ONE.pack(b"Y", target + 1)
+
+
+def dropped_name(key: bytes) -> ObjectName:
+    return ObjectName(*_THREE.unpack(key)[1:])
+
+
+def dropped_of_file_key(name: ObjectName) -> bytes:
+    return _THREE.pack(b"V", name.file_id, name.target, name.number)
+
+
+def dropped_of_file(file_id: int) -> tuple[bytes, bytes]:
+    start = _ONE.pack(b"V", file_id)
+    return start, start + b"\xff" * 17
+
+
+def dropped_name_of_file(key: bytes) -> ObjectName:
+    _, file_id, target, number = _THREE.unpack(key)
+    return ObjectName(target, file_id, number)
+
+
+def lone_key(name: ObjectName) -> bytes:
+    return _THREE.pack(b"L", *name)
+
+
+def lone_at(target: int) -> tuple[bytes, bytes]:
+    return _ONE.pack(b"L", target), _ONE.pack(b"L", target + 1)
+
+
+def lone_name(key: bytes) -> ObjectName:
+    return ObjectName(*_THREE.unpack(key)[1:])
+
+
+def unsynced_key(ino: int, session: int) -> bytes:
+    return _TWO.pack(b"U", ino, session)
+
+
+def unsynced_of(ino: int) -> tuple[bytes, bytes]:
+    start = _ONE.pack(b"U", ino)
+    return start, start + b"\xff" * 9
+
+
+def unsynced_place(key: bytes) -> tuple[Ino, SessionId]:
+    _, ino, session = _TWO.unpack(key)
+    return Ino(ino), SessionId(session)
+
+
+def plan_key(ino: int) -> bytes:
+    return _ONE.pack(b"C", ino)
 
 
 def pack_dentry(ino: int, kind: int) -> bytes:
@@ -351,6 +417,21 @@ def pack_trash_tree(record: TrashTreeRecord) -> bytes:
 
 def unpack_trash_tree(value: bytes) -> TrashTreeRecord:
     return TrashTreeRecord(*_TREE.unpack(value))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """Copies of objects that are being made, row by row: they become replicas at this epoch, all
+    together, or are given up at it."""
+
+    file_id: U64
+    epoch: U32
+    targets: U32s
+    numbers: U32s
+
+    def names(self) -> list[ObjectName]:
+        rows = zip(self.targets, self.numbers, strict=True)
+        return [ObjectName(target, self.file_id, number) for target, number in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ bytes on clients' disks. So the records change on their way (docs/decisions/0061
   since: those of inodes and files, versions, truncate epochs, transactions, epochs of the map.
 - Sessions end: each becomes one that was evicted, and what it was writing is cut to its committed
   size. So a client that comes back gets a new session and replays nothing.
+- Copies of replicas that were being made are given up: their objects are deleted.
 """
 
 import json
@@ -29,6 +30,8 @@ from fscommon.errors import BraidError, ConfigError, ProtocolError
 from fscommon.files import sync_directory
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
 from fscommon.layout.layout import Layout, unpack_layout
+from fscommon.limits import GENERATION_MAX
+from fscommon.wire.codec import decode
 from metaserver import records
 from metaserver.state_directory import RESTORING, STORE, held
 from metaserver.store.journaled import MARK_KEY
@@ -38,6 +41,7 @@ _BATCH_MAX: Final = 20_000  # records of one commit
 # What a clock that is wrong, or a number that is greater already, leaves for what was used since.
 _LONG_JUMP: Final = 1 << 40
 _SHORT_JUMP: Final = 1 << 20
+_GENERATIONS: Final = 1 << 12
 _EPOCH_S: Final = 1_577_836_800  # 2020-01-01: numbers of 32 bits count seconds from then on
 
 
@@ -54,6 +58,11 @@ class Jumps:
 
     def near(self, number: int) -> int:
         return max(number + _SHORT_JUMP, self.now_s - _EPOCH_S)
+
+    def generation(self, number: int) -> int:
+        """Generations have 24 bits: they go on by one a minute, which is more than a file uses."""
+        minutes = max(number + _GENERATIONS, (self.now_s - _EPOCH_S) // 60)
+        return max(number, min(minutes, GENERATION_MAX - _GENERATIONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +88,12 @@ def _with_jumps(attributes: Attributes, jumps: Jumps) -> Attributes:
 
 
 def _later(layout: Layout, jumps: Jumps) -> Layout:
-    """Targets refuse what has an older truncate epoch than they have heard of."""
-    return replace(layout, truncate_epoch=jumps.near(layout.truncate_epoch))
+    """Targets refuse what has an older truncate epoch than they have heard of. No replica that is
+    made later gets a generation that may have been given since."""
+    later = replace(layout, truncate_epoch=jumps.near(layout.truncate_epoch))
+    if not layout.is_replicated:
+        return later
+    return replace(later, generation_last=jumps.generation(layout.generation_last))
 
 
 def _inode(value: bytes, jumps: Jumps) -> bytes:
@@ -119,9 +132,15 @@ def restored_record(key: bytes, value: bytes, jumps: Jumps) -> Record | None:
         kept = _numbers(key, value, jumps)
     elif letter == b"S":
         return records.fence_key(records.number_of(key)), b""
-    elif letter == b"R":
+    elif letter in (b"R", b"C"):
         kept = None
     return None if kept is None else (key, kept)
+
+
+def _given_up(value: bytes) -> list[Record]:
+    """The records that have the objects of a plan deleted."""
+    names = decode(records.PlanRecord, value).names()
+    return [(records.lone_key(name), b"") for name in names]
 
 
 def _cut_record(snapshot: LmdbSnapshot, ino: int) -> dict[bytes, bytes]:
@@ -169,6 +188,7 @@ def _batches(blocks: Iterable[list[Record]], jumps: Jumps) -> Iterator[dict[byte
     for block in blocks:
         for key, value in block:
             record = restored_record(key, value, jumps)
+            batch.update(_given_up(value) if key[:1] == b"C" else [])
             if record is not None:
                 batch[record[0]] = record[1]
         if len(batch) >= _BATCH_MAX:

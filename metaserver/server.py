@@ -35,6 +35,7 @@ from metaserver.boot import Settings, boot
 from metaserver.committer import Committer
 from metaserver.config import MetaserverConfig
 from metaserver.connection import Connection
+from metaserver.dropping import Dropping
 from metaserver.engine import Engine
 from metaserver.eviction import Eviction
 from metaserver.page.endpoint import PageEndpoint
@@ -48,6 +49,7 @@ from metaserver.store.waist import Store
 from metaserver.times import Clock
 from metaserver.trash_expiry import TrashExpiry
 from metaserver.truncation import Truncation
+from metaserver.unsynced import Unsynced
 
 _GAUGES_S: Final = 1.0
 _MAY_ANSWER_S: Final = 0.02
@@ -122,14 +124,17 @@ class Metaserver:
         storage = StorageCalls(
             engine.services.membership, key=self._key, tasks=tasks, transport=self._transport
         )
-        self._truncation = Truncation(engine, committer, storage, tasks, self._now)
+        dropping = Dropping(engine, committer, storage, tasks, self._now)
+        self._truncation = Truncation(engine, committer, storage, tasks, self._now, dropping)
         tasks.start_soon(self._now.run)
         tasks.start_soon(committer.run)
         tasks.start_soon(self._run_after_commits)
         background = Background(engine, committer, storage, metrics, self._now)
         tasks.start_soon(Reaper(background).run)
         tasks.start_soon(TrashExpiry(background).run)
-        tasks.start_soon(Eviction(background).run, tasks)
+        tasks.start_soon(dropping.run)
+        tasks.start_soon(Unsynced(background).run)
+        tasks.start_soon(Eviction(background, dropping).run, tasks)
         tasks.start_soon(self._show_gauges)
         tasks.start_soon(watch_certificate, self._transport, metrics)
         if self._config.page_listen:

@@ -1,5 +1,5 @@
-"""Calls to storage servers: TRUNCATE, DELETE and FENCE, and WRITE of inline bytes that leave their
-inode's record.
+"""Calls to storage servers: TRUNCATE, DELETE, FENCE, DROP_NAMES, SYNC of what clients have closed,
+and WRITE of inline bytes that leave their inode's record.
 
 There is one connection for each address, made when it is first needed, and made again after a
 failure. A call either took durable effect or raises TransportError or FsError. All calls are safe
@@ -15,7 +15,7 @@ import trio
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import AuthenticationError, FsError, ProtocolError, Status, TransportError
-from fscommon.layout.layout import Layout, object_length
+from fscommon.layout.layout import Layout, Replica, object_length
 from fscommon.limits import OBJECT_BYTES_MAX
 from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
@@ -24,14 +24,13 @@ from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
 from fscommon.types import SessionId, TargetId
 from metaserver.membership import Membership, Node
+from metaserver.records import ObjectName
 
 STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationError)
 CALL_TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 2.0
+DROP_TIMEOUT_S: Final = 3.0  # a target answers at once
 OLD_S: Final = 60.0  # a storage server may be upgraded under a metaserver
-
-
-_Object = tuple[int, int, int]  # target, file id, stripe index
 
 
 class StorageCalls:
@@ -56,14 +55,11 @@ class StorageCalls:
     async def truncate(self, layout: Layout, size: int) -> None:
         """Cuts every object of the layout to its length in a file of this size."""
         async with trio.open_nursery() as nursery:
-            for stripe_index in range(layout.stripe_width):
-                for replica in range(layout.replica_count):
-                    nursery.start_soon(self._truncate_one, layout, stripe_index, replica, size)
+            for replica in layout.replicas():
+                nursery.start_soon(self._truncate_one, layout, replica, size)
 
-    async def _truncate_one(
-        self, layout: Layout, stripe_index: int, replica: int, size: int
-    ) -> None:
-        target = TargetId(layout.target(stripe_index, replica))
+    async def _truncate_one(self, layout: Layout, replica: Replica, size: int) -> None:
+        target, stripe_index = TargetId(replica.target), replica.stripe_index
         if self._membership.address_of(target) is None:  # it never comes: do not wait
             self._tell_unknown(target, layout.file_id)
             return
@@ -75,7 +71,7 @@ class StorageCalls:
         is_there = await caller.truncate(
             target,
             layout.file_id,
-            stripe_index,
+            replica.object_number,
             length=length,
             epoch=layout.truncate_epoch,
             must_exist=must_exist,
@@ -93,30 +89,41 @@ class StorageCalls:
         """Writes the inline bytes of the layout to its objects, which then hold nothing else and
         are durable. Targets then refuse what was sent with an older truncate epoch."""
         async with trio.open_nursery() as nursery:
-            for replica in range(layout.replica_count):
-                nursery.start_soon(self._spill_one, layout, replica)
+            for replica in layout.replicas():
+                if replica.stripe_index == 0:  # nobody has written to another object yet
+                    nursery.start_soon(self._spill_one, layout, replica)
 
-    async def _spill_one(self, layout: Layout, replica: int) -> None:
-        """Writes all of the bytes to the first object: nobody has written to another one yet."""
-        await self._truncate_one(layout, 0, replica, 0)
-        target = TargetId(layout.target(0, replica))
+    async def _spill_one(self, layout: Layout, replica: Replica) -> None:
+        """Writes all of the bytes to the first object."""
+        await self._truncate_one(layout, replica, 0)
+        target = TargetId(replica.target)
         caller = await self._to_target(target)
         await caller.write_durably(
             target,
             layout.file_id,
-            0,
+            replica.object_number,
             layout.inline,
             epoch=layout.truncate_epoch,
             timeout_s=CALL_TIMEOUT_S,
         )
 
-    async def delete_all(self, layouts: Sequence[Layout]) -> list[str]:
-        """Deletes every object of these layouts. Returns for each layout "", or why some of its
-        objects are not deleted."""
-        places: dict[str | None, list[tuple[int, _Object]]] = {}
-        for index, layout in enumerate(layouts):
-            for one in _objects_of(layout):
-                address = self._membership.address_of(TargetId(one[0]))
+    async def delete_all(
+        self, layouts: Sequence[Layout], others: Sequence[Sequence[ObjectName]] = ()
+    ) -> list[str]:
+        """Deletes every object of these layouts; others: for each layout, or for none, further
+        objects. Returns for each layout "", or why some of its objects are not deleted."""
+        groups = [list(_objects_of(layout)) for layout in layouts]
+        for group, more in zip(groups, others, strict=False):
+            group.extend(more)
+        return await self.delete_objects(groups)
+
+    async def delete_objects(self, groups: Sequence[Sequence[ObjectName]]) -> list[str]:
+        """Deletes objects. Returns for each group "", or why some of its objects are not
+        deleted."""
+        places: dict[str | None, list[tuple[int, ObjectName]]] = {}
+        for index, group in enumerate(groups):
+            for one in group:
+                address = self._membership.address_of(TargetId(one.target))
                 places.setdefault(address, []).append((index, one))
         for _, (target, file_id, _) in places.pop(None, ()):
             self._tell_unknown(target, file_id)
@@ -125,10 +132,10 @@ class StorageCalls:
             for address, objects in places.items():
                 assert address is not None
                 nursery.start_soon(self._delete_at, address, objects, failed)
-        return [failed.get(index, "") for index in range(len(layouts))]
+        return [failed.get(index, "") for index in range(len(groups))]
 
     async def _delete_at(
-        self, address: str, objects: Sequence[tuple[int, _Object]], failed: dict[int, str]
+        self, address: str, objects: Sequence[tuple[int, ObjectName]], failed: dict[int, str]
     ) -> None:
         try:
             caller = await self._to(address)
@@ -159,6 +166,17 @@ class StorageCalls:
         caller = await self._to(node.address)
         await caller.fence(session, timeout_s=CALL_TIMEOUT_S)
 
+    async def drop_names(self, target: int, names: Sequence[ObjectName]) -> None:
+        """From now on the target answers no client for these objects of it."""
+        caller = await self._to_target(TargetId(target))
+        words = [(name.file_id, name.number) for name in names]
+        await caller.drop_names(target, words, timeout_s=DROP_TIMEOUT_S)
+
+    async def sync(self, name: ObjectName, epoch: int) -> int:
+        """Makes the object durable. Returns the target's incarnation."""
+        caller = await self._to_target(TargetId(name.target))
+        return await caller.sync(*name, epoch=epoch, timeout_s=CALL_TIMEOUT_S)
+
     async def _to_target(self, target: TargetId) -> DataCaller:
         address = self._membership.address_of(target)
         if address is None:
@@ -183,7 +201,6 @@ class StorageCalls:
             return DataCaller(caller)
 
 
-def _objects_of(layout: Layout) -> Iterator[_Object]:
-    for stripe_index in range(layout.stripe_width):
-        for replica in range(layout.replica_count):
-            yield layout.target(stripe_index, replica), layout.file_id, stripe_index
+def _objects_of(layout: Layout) -> Iterator[ObjectName]:
+    for replica in layout.replicas():
+        yield ObjectName(replica.target, layout.file_id, replica.object_number)

@@ -12,6 +12,10 @@ A request of an attempt could arrive late, when the attempt was given up or this
 and would undo what a writer has written since. So each attempt has its own truncate epoch, durable
 before the attempt begins, and targets refuse requests of earlier attempts. The first attempt has
 the epoch of the intent.
+
+The places of a replicated file are those of its inode, whatever the intent says: replicas may be
+dropped meanwhile. One on a target that is down is dropped, rather than waited for, while another
+one of its stripe is up; the truncate ends when nobody gets an answer from it.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,10 +29,19 @@ from fscommon.observe.log import Log
 from fscommon.types import Ino
 from metaserver.committer import Committer
 from metaserver.context import Context
+from metaserver.dropping import Dropping
 from metaserver.engine import Engine, Time
 from metaserver.faults import Faults
 from metaserver.namespace.inode import Inode, find, save
-from metaserver.records import Intent, intent_key, unpack_intent
+from metaserver.namespace.replicas import (
+    droppable,
+    dropped_names,
+    names_of,
+    next_epoch,
+    remove_replicas,
+    with_places_of,
+)
+from metaserver.records import Intent, ObjectName, intent_key, unpack_intent
 from metaserver.storage import STORAGE_ERRORS, StorageCalls
 from metaserver.transaction import Transaction
 
@@ -45,8 +58,11 @@ class Truncation:
         storage: StorageCalls,
         tasks: trio.Nursery,
         clock: Callable[[], Time],
+        dropping: Dropping | None = None,
     ) -> None:
+        """dropping: settles the names of replicas that are dropped. None: a test has no such."""
         self._now = clock
+        self._dropping = dropping
         self._tasks = tasks
         self._engine = engine
         self._committer = committer
@@ -78,11 +94,13 @@ class Truncation:
         for delay_s in _delays():
             if layout is None:
                 break
-            await self._until_up(ino, layout)
+            layout = await self._until_up(ino, layout)
             if await self._is_done(ino, layout, intent.size):
                 break
             await trio.sleep(delay_s)
             layout = await self._raise_epoch(ino)
+        if layout is not None and layout.is_replicated:
+            await self._settle(layout)
         await self._clear(ino)
 
     def _intent(self, ino: Ino) -> Intent | None:
@@ -94,15 +112,52 @@ class Truncation:
         self._engine.system(look)
         return unpack_intent(found[0]) if found[0] is not None else None
 
-    async def _until_up(self, ino: Ino, layout: Layout) -> None:
+    async def _until_up(self, ino: Ino, layout: Layout) -> Layout:
         """Waits while a target is down: without requests, with one log line, and without a place
-        among the PARALLEL_MAX tasks."""
+        among the PARALLEL_MAX tasks. A replica is not waited for, but dropped, when another one of
+        its stripe is up. Returns the layout with the replicas that stay."""
+        membership = self._engine.services.membership
         is_told = False
-        while (target := self._engine.services.membership.down_of(layout)) is not None:
+        while True:
+            if layout.is_replicated:
+                layout = await self._without_lost(ino, layout)
+            target = membership.down_of(layout)
+            if target is None:
+                return layout
             if not is_told:
                 self._log.warning("it waits for a target that is down", ino=ino, target=target)
             is_told = True
             await trio.sleep(BACKOFF_S_MAX)
+
+    async def _without_lost(self, ino: Ino, layout: Layout) -> Layout:
+        """Drops replicas on targets that are down, as far as another one of their stripe is up.
+        Returns the layout with the replicas that the file has then: places change meanwhile."""
+        membership = self._engine.services.membership
+        found = [layout]
+
+        def change(tx: Transaction, context: Context) -> None:
+            inode = find(tx, ino)
+            if inode is None or inode.layout().file_id != layout.file_id:
+                return
+            now = inode.layout()
+            lost = [name for name in names_of(now) if membership.cannot_answer(name.target)]
+            gone = droppable(now, lost, lambda one: not membership.cannot_answer(one))
+            remove_replicas(tx, ino, now, gone)
+            if gone:
+                self._log.warning("replicas on targets that are down are dropped", ino=ino)
+            found.append(with_places_of(layout, find(tx, ino) or inode))
+
+        await self._committer.wait_durable(self._engine.system(change, self._now()))
+        return found[-1]
+
+    async def _settle(self, layout: Layout) -> None:
+        """Nobody may open the file while a replica answers that was dropped from it."""
+        if self._dropping is not None:
+            dropped: list[ObjectName] = []
+            self._engine.system(
+                lambda tx, context: dropped.extend(dropped_names(tx, layout.file_id))
+            )
+            await self._dropping.settle(dropped)
 
     async def _is_done(self, ino: Ino, layout: Layout, size: int) -> bool:
         what = "spill" if layout.inline else "truncate"
@@ -130,7 +185,8 @@ class Truncation:
             inode = find(tx, ino)
             if inode is None:
                 return
-            layout = replace(layout, truncate_epoch=layout.truncate_epoch + 1)
+            layout = with_places_of(layout, inode)
+            layout = replace(layout, truncate_epoch=next_epoch(tx, ino, layout))
             raised.append(layout)
             known = replace(inode.layout(), truncate_epoch=layout.truncate_epoch)
             save(tx, Inode(inode.attributes, known.pack()))

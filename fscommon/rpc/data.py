@@ -12,7 +12,7 @@ from typing import Final
 
 from fscommon.checksum import xxh3_64
 from fscommon.errors import FsError, ProtocolError, Status
-from fscommon.limits import BLOCK_SIZE, DELETE_ALL_MAX
+from fscommon.limits import BLOCK_SIZE, DELETE_ALL_MAX, DROP_NAMES_MAX
 from fscommon.rpc.caller import EXCHANGES_MAX, Caller
 from fscommon.wire.header import FLAG_MUST_EXIST, FLAG_SUMS
 from fscommon.wire.ops import Op
@@ -99,7 +99,37 @@ class DataCaller:
             file_id=file_id,
             stripe_index=stripe_index,
             offset=written.header.offset,
+            epoch=epoch,
         )
+
+    async def raise_epoch(
+        self, target: int, file_id: int, object_number: int, *, epoch: int, timeout_s: float
+    ) -> int:
+        """From now on the object refuses requests under a lower epoch; a missing one is created.
+        Returns the target's incarnation. Raises FsError(DROPPED) when its name was dropped."""
+        frame = await self._caller.exchange(
+            Op.RAISE_EPOCH,
+            timeout_s=timeout_s,
+            target=target,
+            file_id=file_id,
+            stripe_index=object_number,
+            epoch=epoch,
+        )
+        return frame.header.offset
+
+    async def drop_names(
+        self, target: int, names: Sequence[tuple[int, int]], *, timeout_s: float
+    ) -> None:
+        """From now on no client is served for these names (file id, object number)."""
+        for start in range(0, len(names), DROP_NAMES_MAX):
+            some = names[start : start + DROP_NAMES_MAX]
+            await self._caller.exchange(
+                Op.DROP_NAMES,
+                timeout_s=timeout_s,
+                body=b"".join(_NAME.pack(*name) for name in some),
+                target=target,
+                length=len(some),
+            )
 
     async def delete(
         self, target: int, file_id: int, stripe_index: int, *, timeout_s: float
@@ -167,6 +197,20 @@ class DataCaller:
             raise ProtocolError(f"a STAT reply has {_STAT.size} bytes, not {len(frame.body)}")
         length, allocated, epoch, _ = _STAT.unpack(frame.body)
         return ObjectStat(length, allocated, epoch)
+
+    async def sync(
+        self, target: int, file_id: int, object_number: int, *, epoch: int, timeout_s: float
+    ) -> int:
+        """Makes the object durable. Returns the target's incarnation."""
+        frame = await self._caller.exchange(
+            Op.SYNC,
+            timeout_s=timeout_s,
+            target=target,
+            file_id=file_id,
+            stripe_index=object_number,
+            epoch=epoch,
+        )
+        return frame.header.offset
 
     async def fence(self, session: int, *, timeout_s: float) -> None:
         """Ends the session's requests and connections at the server, which refuses the session from

@@ -8,9 +8,10 @@ open the file meanwhile.
 
 from dataclasses import replace
 
-from fscommon.layout.layout import is_inline
+from fscommon.layout.layout import Layout, is_inline
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, save
+from metaserver.namespace.replicas import dropped_names, next_epoch
 from metaserver.records import Intent, intent_key
 from metaserver.transaction import Transaction
 
@@ -28,8 +29,8 @@ def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
         layout,
         inline=b"",
         durable_stripes=layout.durable_stripes | 1,
-        truncate_epoch=layout.truncate_epoch + 1,
-        targets=context.services.membership.known(layout),
+        truncate_epoch=next_epoch(tx, inode.ino, layout),
+        targets=_targets(tx, layout, context),
     )
     changed = Inode(inode.attributes, spilled.pack())
     save(tx, changed)
@@ -39,6 +40,13 @@ def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
     context.services.intents.add(inode.ino)
     context.wait_truncate = inode.ino
     return changed
+
+
+def _targets(tx: Transaction, layout: Layout, context: Context) -> tuple[int, ...]:
+    """Names of objects that were dropped must not come back."""
+    if layout.is_replicated and dropped_names(tx, layout.file_id):
+        return layout.targets
+    return context.services.membership.known(layout)
 
 
 def with_bytes(inode: Inode, offset: int, content: bytes) -> Inode:

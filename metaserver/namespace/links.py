@@ -19,6 +19,7 @@ from fscommon.types import Ino
 from metaserver.context import Context
 from metaserver.namespace.charges import charge_removed, xattr_bytes
 from metaserver.namespace.inode import Inode, find, save
+from metaserver.namespace.replicas import forget_replicas
 from metaserver.namespace.trash import Entry, Place, keep, take
 from metaserver.records import doomed_key, inode_key, orphan_key, pack_number, xattrs_of
 from metaserver.transaction import Transaction
@@ -93,6 +94,7 @@ def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
             tx.delete(key)
     if inode.is_file:
         tx.put(doomed_key(inode.layout().file_id), without_inline(inode.tail))
+        forget_replicas(tx, inode.ino, inode.tail)
     context.inodes_added -= 1
     context.removed.append(inode.ino)
     charge_removed(context, inode.attributes, xattrs)
@@ -114,6 +116,7 @@ def remove_plain(tx: Transaction, ino: Ino, record: bytes, context: Context) -> 
     tx.delete(inode_key(ino))
     tail = record[ATTRIBUTES_SIZE:]
     tx.put(doomed_key(packed_file_id(tail)), without_inline(tail))
+    forget_replicas(tx, ino, tail)
     context.inodes_added -= 1
     context.removed.append(ino)
     return facts

@@ -1,7 +1,8 @@
 """CLOSE: the session has closed these inodes; the reaper takes orphans among them.
 
 Everything that the session wrote to them is committed. So exclusive leases become shared ones, and
-the next reader elsewhere needs no recall.
+the next reader elsewhere needs no recall. A replicated file of which not all replicas have the
+bytes durably gets a `U` record in place of its `W` record, until SYNCED says that they have.
 """
 
 from typing import Final
@@ -10,6 +11,7 @@ from fscommon.types import Ino
 from fscommon.wire.messages import Close, Empty
 from fscommon.wire.ops import Op
 from metaserver.context import Context
+from metaserver.namespace.replicas import note_unsynced
 from metaserver.ops import names
 from metaserver.ops.row import Access, OpRow
 from metaserver.records import writer_key
@@ -21,9 +23,12 @@ def close(tx: Transaction, request: Close, context: Context) -> Empty:
     session = sessions.get(context.session)
     opens = session.opens if session is not None else {}
     inos = [Ino(ino) for ino in request.inos]
+    unsynced = set(request.unsynced)
     for ino in inos:
         if opens.get(ino):
             tx.delete(writer_key(context.session, ino))
+            if ino in unsynced:
+                note_unsynced(tx, context.session, ino, request.serial)
     sessions.close(context.session, inos)
     context.services.leases.downgrade(context.session, inos, context.now_s)
     return Empty()

@@ -1,6 +1,7 @@
 """CLUSTER_MAP, REGISTER, HEARTBEAT, TARGET_DROPPED, TARGET_SET: storage servers, their addresses,
 and which of their targets get new files."""
 
+from itertools import islice
 from typing import Final
 
 from fscommon.errors import FsError, Status
@@ -10,6 +11,7 @@ from fscommon.wire.codec import encode
 from fscommon.wire.messages import ClusterMap, Empty
 from fscommon.wire.ops import Op
 from fscommon.wire.servers import (
+    DROPPED_MAX,
     DroppedNames,
     Heartbeat,
     HeartbeatReply,
@@ -20,6 +22,7 @@ from fscommon.wire.servers import (
 )
 from metaserver.context import Context, Services
 from metaserver.membership import NODE_TIMEOUT_S, Node, Target
+from metaserver.namespace.replicas import lost_power
 from metaserver.ops import names
 from metaserver.ops.row import Access, OpRow, always
 from metaserver.placement import domain_of
@@ -27,6 +30,8 @@ from metaserver.records import (
     MAP_EPOCH_KEY,
     NodeRecord,
     TargetRecord,
+    dropped_at,
+    dropped_name,
     node_key,
     pack_number,
     target_key,
@@ -47,6 +52,9 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
     services = context.services
     node = _node(request, context)
     targets = _targets(request.targets, node, context)
+    for target in targets:
+        if has_lost(services.membership.target(target.id), target.incarnation):
+            lost_power(tx, target.id)
     record = NodeRecord(node.uuid, node.name, node.address, node.domain, node.features)
     tx.put(node_key(node.id), encode(record))
     changed = services.membership.put_node(node)
@@ -70,6 +78,12 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
         sessions=services.sessions.ids(),
         timeout_s=NODE_TIMEOUT_S,
     )
+
+
+def has_lost(known: Target | None, incarnation: int) -> bool:
+    """Whether the target with this incarnation has lost what was not synced. known: the target as
+    it was before."""
+    return known is not None and 0 < known.incarnation_kept < incarnation
 
 
 def _put_target(tx: Transaction, target: Target) -> None:
@@ -117,6 +131,8 @@ def _node(request: Register, context: Context) -> Node:
         session_version=context.services.sessions.version,
         domain=request.domain or domain_of(request.address, request.name),
         features=request.features,
+        is_registered=True,
+        connection=context.peer,
     )
 
 
@@ -168,11 +184,24 @@ def let_join(services: Services) -> list[Target]:
     return joined
 
 
+def _check_registered(node: Node, request: Heartbeat, services: Services) -> None:
+    """Raises NO_TARGET if the storage server must register again, because names of its objects may
+    have been dropped that it was not told: while its lease had run out, while another metaserver
+    was active, or because a target has lost what was not synced."""
+    membership = services.membership
+    if membership.is_down(node.id) or not node.is_registered:
+        raise FsError(Status.NO_TARGET, "the lease has run out: register again")
+    for report in request.targets:
+        if has_lost(membership.target(report.target), report.incarnation):
+            raise FsError(Status.NO_TARGET, f"target {report.target} has lost bytes: register it")
+
+
 def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> HeartbeatReply:
     services = context.services
     node = services.membership.node(NodeId(request.node))
     if node is None:
         raise FsError(Status.NO_TARGET, f"node {request.node} is not known: register")
+    _check_registered(node, request, services)
     node.session_version = request.session_version
     node.traffic = request.traffic
     if services.membership.heard(node.id, request.targets, context.now_s):
@@ -192,8 +221,15 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
 
 
 def target_dropped(tx: Transaction, request: TargetDropped, context: Context) -> DroppedNames:
-    """No layout drops a replica yet."""
-    return DroppedNames((), (), end=True)
+    """A page of names that layouts name no longer, answered when they are durable."""
+    after = request.after_file_id, request.after_object
+    found = tx.range(*dropped_at(request.target, after))
+    page = [dropped_name(key) for key, _ in islice(found, DROPPED_MAX + 1)]
+    context.wait_durable = True
+    end = len(page) <= DROPPED_MAX
+    page = page[:DROPPED_MAX]
+    file_ids, objects = [name.file_id for name in page], [name.number for name in page]
+    return DroppedNames(tuple(file_ids), tuple(objects), end=end)
 
 
 ROWS: Final = (

@@ -1,7 +1,8 @@
 """COMMIT: a writer reports what it did to a file: size, mtime, and which objects are durable.
 
 A commit of an older file id, from before a truncate to zero, is answered but changes nothing. A
-growth waits for a truncate of the file that has not ended (rule 19). What was written is accepted
+growth waits for a truncate of the file that has not ended (rule 19). A commit of a replicated file
+is refused if a target has lost power since it acknowledged the bytes. What was written is accepted
 whatever the quotas say; the reply says how far the file may grow from now on.
 """
 
@@ -9,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.layout import Layout
 from fscommon.limits import FILE_SIZE_MAX
 from fscommon.wire.messages import (
     COMMIT_KILL_SUIDGID,
@@ -42,6 +44,8 @@ def commit(tx: Transaction, request: Commit, context: Context) -> Committed:
     layout = inode.layout()
     if layout.file_id != request.file_id:
         return _reply(inode.attributes.pack(), inode, context)
+    if request.targets and context.replayed is None:
+        _check_incarnations(layout, request, context)
     if layout.inline and request.flags & COMMIT_SIZE and request.size > inode.attributes.size:
         raise FsError(Status.EINVAL, "nobody has what lies in its record open for writing")
     written = _written(tx, inode, request, context)
@@ -50,6 +54,16 @@ def commit(tx: Transaction, request: Commit, context: Context) -> Committed:
         return _reply(inode.attributes.pack(), inode, context)
     charge_change(tx, context, inode.attributes, changed.attributes)
     return _reply(save(tx, changed), inode, context)
+
+
+def _check_incarnations(layout: Layout, request: Commit, context: Context) -> None:
+    """Raises STALE_INCARNATION if a target of the layout has lost what it has acknowledged. Its
+    client still has that."""
+    known = {one.target for one in layout.replicas()}
+    for number, incarnation in zip(request.targets, request.incarnations, strict=False):
+        target = context.services.membership.target(number)
+        if number in known and target is not None and target.incarnation > incarnation:
+            raise FsError(Status.STALE_INCARNATION, f"target {number} has lost what was written")
 
 
 def _reply(packed: bytes, before: Inode, context: Context) -> Committed:

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.attributes import LEASE_META_EXCLUSIVE, LEASE_NAMER, LEASE_READER, LEASE_WRITER
-from fscommon.layout.layout import unpack_layout, with_inline
+from fscommon.layout.layout import is_replicated, unpack_layout, with_inline
 from fscommon.limits import FILE_SIZE_MAX, NAME_LENGTH_MAX
 from fscommon.types import Ino
 from fscommon.wire.births import (
@@ -48,13 +48,26 @@ from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, new_ke
 from metaserver.namespace.inode import Inode, find, load, load_directory, save, touch_directory
 from metaserver.namespace.links import drop_name_unasked, remove_plain
 from metaserver.namespace.protection import check_may_add, check_may_remove
+from metaserver.namespace.replicas import (
+    has_written_replicas,
+    is_born_of,
+    missing_at_birth,
+    note_dropped,
+)
 from metaserver.namespace.trash import Place
 from metaserver.namespace.trees import is_inside
 from metaserver.ops import names as named
 from metaserver.ops.footprints import CHANGED_NAMES
 from metaserver.ops.row import OpRow, always
 from metaserver.ops.setattr import set_unasked
-from metaserver.records import dentry_key, inode_key, unpack_dentry, writer_key
+from metaserver.records import (
+    dentry_key,
+    inode_key,
+    pack_number,
+    unpack_dentry,
+    unsynced_key,
+    writer_key,
+)
 from metaserver.transaction import Transaction
 
 CHANGES_MAX = 1024  # of one batch
@@ -298,11 +311,15 @@ def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
     sessions = context.services.sessions
     tx.put(inode_key(ino), birth.record(tree) + birth.layout)
     put_dentry(tx, key, ino, stat.S_IFREG)
-    sessions.slots(context.session).pop(ino, None)
+    slot = sessions.slots(context.session).pop(ino, None)
+    if is_replicated(birth.layout):
+        note_dropped(tx, missing_at_birth(slot, birth.layout))
     if birth.is_open:
         sessions.open(context.session, ino, writable=birth.writable)
         if birth.writable:
             context.notes[writer_key(context.session, ino)] = b""
+    elif has_written_replicas(birth.layout):
+        context.notes[unsynced_key(ino, context.session)] = pack_number(0)
     context.inodes_added += 1
 
 
@@ -332,7 +349,7 @@ def _check_slot(tx: Transaction, birth: Birth, proof: bytes, context: Context) -
         raise FsError(Status.BAD_REQUEST, f"inode {ino} is no slot of this session")
     fresh = replace(layout, truncate_epoch=0, durable_stripes=0) == layout
     bare = with_inline(birth.layout, b"") if layout.inline else birth.layout
-    if layout.file_id != ino or not fresh or (given is not None and given != bare):
+    if layout.file_id != ino or not fresh or (given is not None and not is_born_of(given, bare)):
         raise FsError(Status.BAD_REQUEST, f"inode {ino} has another layout")
     if layout.inline and len(layout.inline) != birth.size:
         raise FsError(Status.BAD_REQUEST, f"inode {ino} has bytes of another size")

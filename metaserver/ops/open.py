@@ -1,15 +1,18 @@
 """OPEN: opens the inode for the session, and returns a capability for its objects.
 
 The store also records which sessions have a file open for writing, because a client that dies
-together with the metaserver reports its opens to nobody (metaserver.eviction). The reply does not
-wait for this record. Inline bytes move to objects when a client asks for that (`moves`) because it
-is about to write, not at each open for writing: many clients that open so never write.
+together with the metaserver reports its opens to nobody (metaserver.eviction). The reply waits for
+this record only if the file is replicated: a target that lost power must not answer for what is
+being written (docs/decisions/0063-mirrors.md). Inline bytes move to objects when a client asks for
+that (`moves`) because it is about to write, not at each open for writing: many clients that open so
+never write.
 """
 
 from dataclasses import replace
 from typing import Final
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.layout import is_replicated
 from fscommon.types import Ino
 from fscommon.wire.messages import Open, Opened
 from fscommon.wire.ops import Op
@@ -54,8 +57,10 @@ def open_inode(
     if not inode.is_file:
         return Opened(packed, b"", b"")
     key = writer_key(context.session, inode.ino)
-    if writable and tx.get(key) is None:
-        context.notes[key] = b""
+    if writable:
+        if tx.get(key) is None:
+            context.notes[key] = b""
+        context.wait_durable |= is_replicated(inode.tail)
     capability = services.capability(context, inode.tail, inode.ino, writable=writable)
     limit = NO_SIZE_LIMIT
     if writable:

@@ -21,10 +21,11 @@ from metaserver.context import Context
 from metaserver.keys import ClientKey
 from metaserver.lost_writes import cut_lost
 from metaserver.namespace.inode import find
+from metaserver.namespace.replicas import end_writes
 from metaserver.namespace.trees import is_inside
 from metaserver.ops import names
 from metaserver.ops.row import Access, OpRow
-from metaserver.records import LivedSessionRecord, replies_of, session_key, written_of
+from metaserver.records import LivedSessionRecord, replies_of, session_key
 from metaserver.sessions import IDS_OF_A_LIFE, LIVES_MAX, Session
 from metaserver.transaction import Transaction
 
@@ -177,7 +178,7 @@ def forget_session(tx: Transaction, session: SessionId) -> None:
     """Deletes its record, its stored replies, and the records of what it had open for writing."""
     tx.delete(session_key(session))
     delete_range(tx, *replies_of(session))
-    delete_range(tx, *written_of(session))
+    end_writes(tx, session)
 
 
 def delete_range(tx: Transaction, start: bytes, end: bytes) -> None:

@@ -50,6 +50,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaTell
+from fscommon.wire.replicas import DropReplicas
 from fscommon.wire.trash import TrashByAge, TrashItem, TrashList, TrashRestore
 from metaserver import dispatch
 from metaserver.leases.holders import Need
@@ -111,6 +112,7 @@ def test_footprints(bench: Bench) -> None:
         (Op.OPEN, Open(d, True), {d: LEASE_META}),
         (Op.READDIR, ReadDir(d, 0, 10), {d: names}),
         (Op.COMMIT, Commit(f, f, COMMIT_SIZE, 5, 0, 0, False), {f: meta}),
+        (Op.DROP_REPLICAS, DropReplicas(f, f, 0, (0,), (1,)), {}),
         (Op.WRITE_INLINE, WriteInline(f, f, 0, b".", 0, 0, False), {f: writing}),
         (Op.GETXATTR, GetXattr(f, b"user.a"), {f: LEASE_META}),
         (Op.SETXATTR, SetXattr(f, b"user.a", b"", 0), {f: meta}),

@@ -72,6 +72,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import SPECS, Op
 from fscommon.wire.quota import QuotaAssign
+from fscommon.wire.replicas import DropReplicas
 from metaserver.keys import ClientKey
 from metaserver.ops.row import Access
 from metaserver.ops.table import ROWS
@@ -182,6 +183,7 @@ REQUESTS: dict[Op, Asks] = {
     Op.OPEN: lambda d, f: [Open(f, writable=False), Open(f, writable=True), Open(d, False)],
     Op.READDIR: lambda d, f: [ReadDir(d, 0, 100)],
     Op.WRITE_INLINE: lambda d, f: [WriteInline(f, f, 0, b".", 0, 0, False)],
+    Op.DROP_REPLICAS: lambda d, f: [DropReplicas(f, f, 0, (0,), (1,))],
     Op.COMMIT: lambda d, f: [Commit(f, f, COMMIT_SIZE, 1 << 20, 0, 0, False)],
     Op.GETXATTR: lambda d, f: [GetXattr(f, b"user.a")],
     Op.SETXATTR: lambda d, f: [SetXattr(f, b"user.a", b"v", 0)],
@@ -209,6 +211,7 @@ OTHERWISE = {
 WITHOUT_INODES = {
     Op.PING,
     Op.CLOSE,
+    Op.SYNCED,
     Op.BARRIER,
     Op.LOCK_EVENTS,
     Op.LOCK_CANCEL,
@@ -317,7 +320,7 @@ def test_a_read_only_key_changes_nothing(world: World, op: Op) -> None:
         Op.DELEGATE: [Delegate(world.inside, 10), Delegate(0, 10)],
     }
     for request in REQUESTS[op](world.inside, world.file) if op in REQUESTS else others[op]:
-        changes = SPECS[op].mutation or op is Op.DELEGATE
+        changes = SPECS[op].mutation or op in (Op.DELEGATE, Op.DROP_REPLICAS)
         changes |= bool(getattr(request, "writable", False))
         changes |= isinstance(request, LeaseTake) and request.flags == LEASE_DATA_EXCLUSIVE
         if changes:

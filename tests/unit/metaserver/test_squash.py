@@ -100,6 +100,7 @@ UNCHECKED = {
     Op.GETATTR,
     Op.READLINK,
     Op.CLOSE,
+    Op.SYNCED,
     Op.LISTXATTR,
     Op.STATFS,
     Op.BARRIER,

@@ -24,6 +24,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.servers import Heartbeat, Register, TargetReport
+from metaserver.membership import NODE_TIMEOUT_S
 from metaserver.ops.cluster import let_join
 from metaserver.records import FormerDrainingTargetRecord, FormerTargetRecord, target_key
 from metaserver.sessions import SLOTS_MAX
@@ -281,12 +282,17 @@ def again(bench: Bench) -> Bench:
     return Bench(bench.store, targets=0)
 
 
+def registered(server: Client, incarnation: int) -> None:
+    reports = (report(incarnation),)
+    server.call(Op.REGISTER, Register(1, bytes([1]) * 16, "n", "127.0.0.1:1", b"", reports))
+
+
 def test_the_incarnation_of_a_target_outlives_the_metaserver(bench: Bench) -> None:
     drain(Client(bench, bench.connect("admin")), 1)
     server = Client(bench, bench.connect("server"))
-    server.call(Op.REGISTER, Register(1, bytes([1]) * 16, "n", "127.0.0.1:1", b"", (report(7),)))
+    registered(server, 7)
     assert incarnation(again(bench)) == 7
-    server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
+    registered(server, 9)
     assert incarnation(again(bench)) == 9, "durable before the answer"
     after = again(bench)
     assert after.engine.services.membership.targets()[0].is_draining
@@ -295,7 +301,7 @@ def test_the_incarnation_of_a_target_outlives_the_metaserver(bench: Bench) -> No
 @pytest.mark.parametrize("op", [Op.REGISTER, Op.HEARTBEAT])
 def test_it_never_falls(bench: Bench, op: Op) -> None:
     server = Client(bench, bench.connect("server"))
-    server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
+    registered(server, 9)
     late = {
         Op.REGISTER: Register(1, bytes([1]) * 16, "n", "127.0.0.1:1", b"", (report(3),)),
         Op.HEARTBEAT: Heartbeat(1, (report(3),), 0),
@@ -306,7 +312,7 @@ def test_it_never_falls(bench: Bench, op: Op) -> None:
 
 def test_heartbeats_that_tell_nothing_new_write_nothing(bench: Bench) -> None:
     server = Client(bench, bench.connect("server"))
-    server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
+    registered(server, 9)
     bench.settle()
     server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
     assert not bench.engine.dirty
@@ -323,6 +329,47 @@ def test_records_of_earlier_releases_are_read(bench: Bench, is_draining: bool) -
     after = again(bench)
     assert after.engine.services.membership.targets()[0].is_draining == is_draining
     assert incarnation(after) == 0
-    server = Client(after, after.connect("server"))
-    server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
+    registered(Client(after, after.connect("server")), 9)
     assert incarnation(again(after)) == 9
+
+
+# ---- who must register again --------------------------------------------------------------------
+
+
+def told_to_register(bench: Bench, incarnation: int = 1) -> bool:
+    """Sends a heartbeat of the first node."""
+    server = Client(bench, bench.connect("server"))
+    try:
+        server.call(Op.HEARTBEAT, Heartbeat(1, (report(incarnation),), 0))
+    except FsError as error:
+        assert error.status is Status.NO_TARGET
+        return True
+    return False
+
+
+def test_a_lease_that_has_run_out_is_not_renewed(bench: Bench) -> None:
+    """Names may have been dropped meanwhile, without waiting for this storage server."""
+    services = bench.engine.services
+    bench.now_s += NODE_TIMEOUT_S - 1
+    assert services.membership.expire(bench.now_s) == [] and not told_to_register(bench)
+    bench.now_s += NODE_TIMEOUT_S + 1
+    assert len(services.membership.expire(bench.now_s)) == 1
+    assert told_to_register(bench) and told_to_register(bench)
+    bench.register(1)
+    assert not told_to_register(bench)
+
+
+def test_a_storage_server_registers_with_each_metaserver(bench: Bench) -> None:
+    """The former one may have dropped names while the lease had run out."""
+    bench.settle()
+    after = again(bench)
+    assert told_to_register(after)
+    after.register(1)
+    assert not told_to_register(after)
+
+
+def test_a_target_that_has_lost_bytes_is_registered_again(bench: Bench) -> None:
+    """A heartbeat alone would not tell it what was dropped for that."""
+    assert told_to_register(bench, 2) and incarnation(bench) == 1
+    registered(Client(bench, bench.connect("server")), 2)
+    assert not told_to_register(bench, 2) and incarnation(bench) == 2

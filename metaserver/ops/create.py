@@ -38,7 +38,7 @@ def create(tx: Transaction, request: Create, context: Context) -> Opened:
             return open_inode(tx, inode, context, writable=request.writable)
     mode = stat.S_IFREG | stat.S_IMODE(request.mode)
     inode = give_birth(tx, Wanted(request.parent, request.name, mode, request.caller), context)
-    return open_inode(tx, inode, context, writable=request.writable)
+    return open_inode(tx, inode, context, writable=request.writable, is_new=True)
 
 
 def _footprint(tx: Transaction, request: Create) -> list[Need]:

@@ -42,8 +42,16 @@ def open_(tx: Transaction, request: Open, context: Context) -> Opened:
 
 
 def open_inode(
-    tx: Transaction, inode: Inode, context: Context, *, writable: bool, wanted: int = 0
+    tx: Transaction,
+    inode: Inode,
+    context: Context,
+    *,
+    writable: bool,
+    wanted: int = 0,
+    is_new: bool = False,
 ) -> Opened:
+    """is_new: the file is made in this transaction, and no more durable than the record of its
+    writer."""
     services = context.services
     context.check_not_truncating(inode.ino)
     if not services.sessions.is_writer(context.session, inode.ino):
@@ -60,7 +68,7 @@ def open_inode(
     if writable:
         if tx.get(key) is None:
             context.notes[key] = b""
-        context.wait_durable |= is_replicated(inode.tail)
+        context.wait_durable |= not is_new and is_replicated(inode.tail)
     capability = services.capability(context, inode.tail, inode.ino, writable=writable)
     limit = NO_SIZE_LIMIT
     if writable:

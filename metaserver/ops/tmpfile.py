@@ -23,7 +23,7 @@ def tmpfile(tx: Transaction, request: TmpFile, context: Context) -> Opened:
     mode = stat.S_IFREG | stat.S_IMODE(request.mode)
     wanted = Wanted(request.parent, b"", mode, request.caller)
     inode = give_birth_nameless(tx, wanted, context, linkable=request.linkable)
-    return open_inode(tx, inode, context, writable=True)
+    return open_inode(tx, inode, context, writable=True, is_new=True)
 
 
 def _granted(request: TmpFile, reply: Opened) -> Iterator[Grant]:

@@ -18,6 +18,7 @@ from fscommon.errors import BraidError
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, unpack_attributes
 from fscommon.layout.layout import is_replicated, unpack_layout
 from fscommon.types import ROOT_INO, Ino
+from fscommon.wire.codec import decode
 from metaserver import records
 from metaserver.namespace.charges import charges_of
 from metaserver.namespace.inode import Inode
@@ -163,10 +164,12 @@ def _check_replicas(snapshot: Snapshot, seen: _Seen) -> None:
         if not seen.file_ids[name.file_id]:
             seen.faults.append(f"{name} was dropped from no file")
     lone = {records.lone_name(key) for key, _ in snapshot.range(*records.all_of(b"L"))}
+    for _, value in snapshot.range(*records.all_of(b"C")):
+        lone.update(decode(records.PlanRecord, value).names())
     for ino, inode in seen.inodes.items():
         if inode.is_file and is_replicated(inode.tail):
             bad = (dropped | lone).intersection(names_of(inode.layout()))
-            seen.faults += [f"inode {ino} has {name}, which is gone" for name in bad]
+            seen.faults += [f"inode {ino} has {name}, which is gone or not made" for name in bad]
     for key, _ in snapshot.range(*records.all_of(b"U")):
         ino, _ = records.unsynced_place(key)
         if ino not in seen.inodes or not is_replicated(seen.inodes[ino].tail):

@@ -38,6 +38,7 @@ NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
 ANSWERING_S: Final = 4.0  # one that was heard in that time counts on: others may be dropped
 _FULL_SHARE: Final = 100  # full below 1/100 of free space ...
 _ROOM_SHARE: Final = 50  # ... until 1/50 is free again
+_COPIES_SHARE: Final = 10  # no copies go to a target of which less than 1/10 is free
 _TARGETS_MAX: Final = 4096
 
 
@@ -346,6 +347,33 @@ class Membership:
             if known is not None and not self._is_up(known):
                 return target
         return None
+
+    def place_of_copy(self, file_id: int, present: Iterable[int], now_s: float) -> int | None:
+        """Chooses the target of a further replica of a stripe that has these: in another failure
+        domain, heard just now, and not nearly full. None: there is no such."""
+        taken = {
+            self._nodes[known.node].domain
+            for target in present
+            if (known := self._targets.get(TargetId(target))) is not None
+        }
+        spots = [
+            spot
+            for spot in self._place_of_replicas().spots
+            if spot.domain not in taken
+            and self.is_answering(spot.target, now_s)
+            and self._has_room_for_copies(self._targets[TargetId(spot.target)])
+        ]
+        if not spots:
+            return None
+        point = (file_id * GOLDEN & U64) * sum(spot.weight for spot in spots) >> 64
+        for spot in spots:
+            point -= spot.weight
+            if point < 0:
+                break
+        return spot.target
+
+    def _has_room_for_copies(self, target: Target) -> bool:
+        return target.bytes_free * _COPIES_SHARE >= target.bytes_total
 
     def is_answering(self, target: int, now_s: float) -> bool:
         """Whether the target is up, and its node was heard just now."""

@@ -21,14 +21,17 @@ from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
 from fscommon.rpc.caller import Caller
+from fscommon.rpc.copies import copy_object
 from fscommon.rpc.data import DataCaller
 from fscommon.types import SessionId, TargetId
+from fscommon.wire.objects import ObjectCopied, ObjectCopy
 from metaserver.membership import Membership, Node
 from metaserver.records import ObjectName
 
 STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationError)
 CALL_TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 2.0
+COPY_TIMEOUT_S: Final = 24 * 3600.0  # a copy ends with its connection
 DROP_TIMEOUT_S: Final = 3.0  # a target answers at once
 OLD_S: Final = 60.0  # a storage server may be upgraded under a metaserver
 
@@ -176,6 +179,31 @@ class StorageCalls:
         """Makes the object durable. Returns the target's incarnation."""
         caller = await self._to_target(TargetId(name.target))
         return await caller.sync(*name, epoch=epoch, timeout_s=CALL_TIMEOUT_S)
+
+    async def raise_epoch(self, name: ObjectName, epoch: int) -> int:
+        """From now on the object refuses what has an older epoch. Returns the target's
+        incarnation."""
+        caller = await self._to_target(TargetId(name.target))
+        return await caller.raise_epoch(*name, epoch=epoch, timeout_s=CALL_TIMEOUT_S)
+
+    async def copy(self, name: ObjectName, source: ObjectName, epoch: int) -> ObjectCopied:
+        """Makes an object from one of another target; it is durable when this returns."""
+        address = self._membership.address_of(TargetId(name.target))
+        source_address = self._membership.address_of(TargetId(source.target))
+        if address is None or source_address is None:
+            raise TransportError(f"target {name.target} or {source.target} is in no node")
+        place, file_id, number = name
+        request = ObjectCopy(
+            place, file_id, number, epoch, source_address, source.target, source.number
+        )
+        return await copy_object(
+            address,
+            request,
+            key=self._key,
+            connect_s=CONNECT_TIMEOUT_S,
+            timeout_s=COPY_TIMEOUT_S,
+            transport=self._transport,
+        )
 
     async def _to_target(self, target: TargetId) -> DataCaller:
         address = self._membership.address_of(target)

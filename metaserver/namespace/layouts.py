@@ -131,7 +131,7 @@ def with_layout(inode: Inode, wanted: LayoutDefault, context: Context) -> Inode:
     The reply must be durable before it leaves: a replay might choose other targets."""
     old = inode.layout()
     context.check_not_truncating(inode.ino)
-    if inode.attributes.size or old.durable_stripes or old.truncate_epoch:
+    if inode.attributes.size or old.durable_stripes or old.truncate_epoch or old.generation_last:
         raise FsError(Status.EINVAL, "the file was written: copy it to a new file instead")
     if context.services.sessions.is_open(inode.ino):
         raise FsError(Status.EBUSY, "the file is open")

@@ -12,8 +12,10 @@ session has open for writing, and those that were closed and not synced everywhe
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from fscommon.layout.layout import VACANT, Layout, Replica, is_inline, is_replicated, unpack_layout
+from fscommon.limits import GENERATION_SHIFT
 from fscommon.types import Ino, SessionId
 from fscommon.wire.codec import decode
 from metaserver.namespace.inode import Inode, find, save
@@ -36,6 +38,8 @@ from metaserver.records import (
 )
 from metaserver.transaction import Transaction
 
+_STRIPE_MASK: Final = (1 << GENERATION_SHIFT) - 1
+
 
 def has_written_replicas(tail: bytes) -> bool:
     """Whether it is replicated, and its bytes lie in objects."""
@@ -44,11 +48,16 @@ def has_written_replicas(tail: bytes) -> bool:
 
 def names_of(layout: Layout) -> list[ObjectName]:
     """Returns the names of the objects of all replicas."""
-    return [_name(layout, one) for one in layout.replicas()]
+    return [name_of(layout, one) for one in layout.replicas()]
 
 
-def _name(layout: Layout, replica: Replica) -> ObjectName:
+def name_of(layout: Layout, replica: Replica) -> ObjectName:
     return ObjectName(replica.target, layout.file_id, replica.object_number)
+
+
+def stripe_of(number: int) -> int:
+    """Returns the stripe index of an object with this number."""
+    return number & _STRIPE_MASK
 
 
 # ---- changes of a layout -------------------------------------------------------------------------
@@ -77,10 +86,10 @@ def _check_forward(now: Layout, changed: Layout) -> None:
     assert shape == (changed.file_id, changed.stripe_width, changed.chunk_size, changed.inline)
     assert changed.truncate_epoch >= now.truncate_epoch
     assert changed.generation_last >= now.generation_last
-    assert set(_counts(changed)) == set(range(now.stripe_width)), "a stripe has a replica"
+    assert set(counts_of(changed)) == set(range(now.stripe_width)), "a stripe has a replica"
 
 
-def _counts(layout: Layout) -> Counter[int]:
+def counts_of(layout: Layout) -> Counter[int]:
     """Returns how many replicas each stripe has."""
     return Counter(one.stripe_index for one in layout.replicas())
 
@@ -94,20 +103,20 @@ def droppable(
     kept = {
         one.stripe_index
         for one in layout.replicas()
-        if _name(layout, one) not in named and is_up(one.target)
+        if name_of(layout, one) not in named and is_up(one.target)
     }
     return [
         name
         for one in layout.replicas()
-        if (name := _name(layout, one)) in named and one.stripe_index in kept
+        if (name := name_of(layout, one)) in named and one.stripe_index in kept
     ]
 
 
 def not_the_last(layout: Layout, target: int) -> list[ObjectName]:
     """Returns the names of the target's replicas, without those that are the last of a stripe."""
-    counts = _counts(layout)
+    counts = counts_of(layout)
     return [
-        _name(layout, one)
+        name_of(layout, one)
         for one in layout.replicas()
         if one.target == target and counts[one.stripe_index] > 1
     ]
@@ -125,32 +134,32 @@ def remove_replicas(tx: Transaction, ino: Ino, layout: Layout, names: list[Objec
 
     if change_layout(tx, ino, layout.file_id, layout.truncate_epoch, without) is None:
         return False
-    note_dropped(tx, names)
+    note_dropped(tx, ino, names)
     return True
 
 
-def note_dropped(tx: Transaction, names: Iterable[ObjectName]) -> None:
+def note_dropped(tx: Transaction, ino: Ino, names: Iterable[ObjectName]) -> None:
     for name in names:
-        tx.put(dropped_key(name), b"")
+        tx.put(dropped_key(name), pack_number(ino))
         tx.put(dropped_of_file_key(name), b"")
 
 
 def _without(layout: Layout, names: set[ObjectName]) -> Layout:
-    targets, generations = list(layout.targets), list(_generations(layout))
+    targets, generations = list(layout.targets), list(generations_of(layout))
     for place, one in _placed(layout):
-        if _name(layout, one) in names:
+        if name_of(layout, one) in names:
             targets[place], generations[place] = VACANT, 0
     return replace(layout, targets=tuple(targets), generations=tuple(generations))
 
 
-def _generations(layout: Layout) -> tuple[int, ...]:
+def generations_of(layout: Layout) -> tuple[int, ...]:
     return layout.generations or (0,) * len(layout.targets)
 
 
 def _placed(layout: Layout) -> Iterator[tuple[int, Replica]]:
     """Yields each place that is not vacant, with the replica there."""
     for place, (target, generation) in enumerate(
-        zip(layout.targets, _generations(layout), strict=True)
+        zip(layout.targets, generations_of(layout), strict=True)
     ):
         if target != VACANT:
             yield place, Replica(place // layout.replica_count, target, generation)
@@ -168,7 +177,7 @@ def is_born_of(slot: bytes, born: bytes) -> bool:
         return slot == born
     given, layout = unpack_layout(slot), unpack_layout(born)
     gone = set(names_of(given)) - set(names_of(layout))
-    return len(set(_counts(layout))) == layout.stripe_width and _without(given, gone) == layout
+    return len(set(counts_of(layout))) == layout.stripe_width and _without(given, gone) == layout
 
 
 def missing_at_birth(slot: bytes | None, born: bytes) -> list[ObjectName]:
@@ -216,15 +225,15 @@ def keep_one(tx: Transaction, ino: Ino, may_stay: Callable[[int], bool]) -> bool
     if inode is None or not is_replicated(inode.tail):
         return True
     layout = inode.layout()
-    several = {stripe for stripe, count in _counts(layout).items() if count > 1}
+    several = {stripe for stripe, count in counts_of(layout).items() if count > 1}
     kept: dict[int, ObjectName] = {}
     for one in layout.replicas():
         if one.stripe_index in several and may_stay(one.target):
-            kept.setdefault(one.stripe_index, _name(layout, one))
+            kept.setdefault(one.stripe_index, name_of(layout, one))
     gone = [
         name
         for one in layout.replicas()
-        if one.stripe_index in kept and (name := _name(layout, one)) != kept[one.stripe_index]
+        if one.stripe_index in kept and (name := name_of(layout, one)) != kept[one.stripe_index]
     ]
     remove_replicas(tx, ino, layout, gone)
     return several == set(kept)

@@ -313,7 +313,7 @@ def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
     put_dentry(tx, key, ino, stat.S_IFREG)
     slot = sessions.slots(context.session).pop(ino, None)
     if is_replicated(birth.layout):
-        note_dropped(tx, missing_at_birth(slot, birth.layout))
+        note_dropped(tx, ino, missing_at_birth(slot, birth.layout))
     if birth.is_open:
         sessions.open(context.session, ino, writable=birth.writable)
         if birth.writable:

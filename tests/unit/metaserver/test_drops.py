@@ -305,7 +305,7 @@ def test_a_client_that_drops_much_is_noticed() -> None:
 def test_names_come_in_pages(bench: MirrorBench, client: Client) -> None:
     many = [ObjectName(2, file_id, 5) for file_id in range(1, DROPPED_MAX + 3)]
     others = [ObjectName(1, 7, 5), ObjectName(3, 7, 5)]
-    bench.engine.system(lambda tx, context: note_dropped(tx, [*many, *others]))
+    bench.engine.system(lambda tx, context: note_dropped(tx, Ino(7), [*many, *others]))
     server = bench.servers[2]
     server.send(Op.TARGET_DROPPED, TargetDropped(2, 0, 0))
     assert server.received() == [], "a name that is not durable might come back"

@@ -1,0 +1,219 @@
+"""Makes replicas again that were dropped: one file at a time.
+
+The `Y` records of dropped names say which files may lack replicas. A job claims the file by a
+shared DATA lease of the metaserver itself, which recalls its writer, and which a new writer takes
+away at once. It plans the replicas, has each copied from another one of its stripe into a new
+object, has all replicas that stay synced, raises their epoch, and adds the new ones
+(metaserver.namespace.copies). If anything fails it gives the plan up; the file is tried again
+later. A plan that is found at the start is given up, too: its claim has ended.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from fscommon.errors import BraidError
+from fscommon.layout.attributes import LEASE_DATA
+from fscommon.layout.layout import is_replicated
+from fscommon.observe.log import Log, RateLimit
+from fscommon.types import Ino
+from fscommon.wire.leases import ReturnItem
+from metaserver.background import Background
+from metaserver.context import Context
+from metaserver.faults import Faults
+from metaserver.leases.holders import Need
+from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
+from metaserver.namespace.inode import find
+from metaserver.namespace.replicas import counts_of, name_of, names_of, stripe_of
+from metaserver.records import ObjectName, all_of, number_of, unpack_number
+from metaserver.sessions import SYSTEM_SESSION
+from metaserver.storage import STORAGE_ERRORS
+from metaserver.transaction import Transaction
+
+LOOK_S: Final = 10.0
+CLAIM_S: Final = 5.0  # a job waits so long for the file's writer
+_CLAIM_LOOK_S: Final = 0.1
+_FOUND_MAX: Final = 4096  # records of one look
+_LOG_S: Final = 60.0
+
+
+class GivenUpError(BraidError):
+    """The file cannot get its replicas now; the message says why."""
+
+
+class Repair:
+    def __init__(self, background: Background) -> None:
+        self._engine = background.engine
+        self._committer = background.committer
+        self._storage = background.storage
+        self._now = background.clock
+        self._log = Log("repair")
+        self._faults = Faults(self._log)
+        self._failures = RateLimit(_LOG_S)
+        self._after = b""  # the record with which the last look ended
+
+    async def run(self) -> None:
+        await self._until_recovered()
+        self._give_up_all()
+        while True:
+            await trio.sleep(LOOK_S)
+            with self._faults.contained("the repair of files"):
+                for ino in self.candidates():
+                    await self.repair(ino)
+
+    async def _until_recovered(self) -> None:
+        while self._engine.progress.recovering:  # noqa: ASYNC110 - the end has no event
+            await trio.sleep(LOOK_S)
+
+    def _give_up_all(self) -> None:
+        def change(tx: Transaction, context: Context) -> None:
+            for key, _ in list(tx.range(*all_of(b"C"))):
+                give_up(tx, Ino(number_of(key)))
+
+        self._change(change)
+
+    def candidates(self) -> list[Ino]:
+        """Returns files that may lack replicas, behind those of the last look."""
+        start, end = all_of(b"Y")
+        found = self._engine.stored((max(start, self._after), end), _FOUND_MAX)
+        self._after = found[-1][0] + b"\0" if len(found) == _FOUND_MAX else b""
+        inos: dict[Ino, None] = {}
+
+        def look(tx: Transaction, context: Context) -> None:
+            for _, value in found:
+                ino = Ino(unpack_number(value))
+                if ino not in inos and _places(tx, context, ino):
+                    inos[ino] = None
+
+        self._change(look)
+        return list(inos)
+
+    async def repair(self, ino: Ino) -> bool:
+        """Gives the file the replicas that it lacks. Returns False if that is not possible now."""
+        try:
+            await self._claim(ino)
+            made = await self._plan(ino)
+            await self._copy_all(made)
+            await self._add(made)
+        except (*STORAGE_ERRORS, GivenUpError) as error:
+            suppressed = self._failures.permit()
+            if suppressed is not None:
+                self._log.warning(
+                    "a file gets its replicas later",
+                    ino=ino,
+                    error=error,
+                    suppressed=suppressed or None,
+                )
+            return False
+        finally:
+            self._change(lambda tx, context: give_up(tx, ino))  # if it was not added
+            self._give_claim_back(ino)
+        self._log.info("a file has its replicas again", ino=ino)
+        return True
+
+    # ---- the steps -----------------------------------------------------------------------
+
+    async def _claim(self, ino: Ino) -> None:
+        leases = self._engine.services.leases
+        leases.connected(SYSTEM_SESSION)
+        needs = [Need(ino, LEASE_DATA)]
+        claim = leases.admit(SYSTEM_SESSION, needs, self._now().now_s)
+        with trio.move_on_after(CLAIM_S):
+            while claim is not None:
+                self._engine.leases_changed(self._now())
+                await trio.sleep(_CLAIM_LOOK_S)
+                if not claim.waits:
+                    claim = leases.admit(SYSTEM_SESSION, needs, self._now().now_s, claim)
+        if claim is not None:
+            leases.cancel(claim)
+            raise GivenUpError("it is being written")
+        if not leases.grant(SYSTEM_SESSION, ino, LEASE_DATA, 0, self._now().now_s) & LEASE_DATA:
+            raise GivenUpError("its lease is contended")
+
+    def _give_claim_back(self, ino: Ino) -> None:
+        item = ReturnItem(ino, LEASE_DATA)
+        self._engine.services.leases.returned(SYSTEM_SESSION, [item], self._now().now_s)
+        self._engine.leases_changed(self._now())
+        self._committer.changed()
+
+    async def _plan(self, ino: Ino) -> Plan:
+        """The plan is durable when this returns: no object is made without it."""
+        plans: list[Plan | None] = []
+        self._change(
+            lambda tx, context: plans.append(plan(tx, context, ino, _places(tx, context, ino)))
+        )
+        await self._committer.wait_durable(self._engine.progress.txn)
+        made = plans[0]
+        if made is None:
+            raise GivenUpError("there is no place for them, or it is being changed")
+        return made
+
+    async def _copy_all(self, made: Plan) -> None:
+        for name in made.names:
+            self._check_claim(made)
+            source = self._source(made, name)
+            copied = await self._storage.copy(name, source, made.epoch)
+            self._check_power(made, source, copied.source_incarnation)
+        for name in names_of(made.layout):
+            self._check_claim(made)
+            synced = await self._storage.sync(name, made.layout.truncate_epoch)
+            self._check_power(made, name, synced)
+        for name in names_of(made.layout):
+            self._check_claim(made)
+            raised = await self._storage.raise_epoch(name, made.epoch)
+            self._check_power(made, name, raised)
+
+    def _source(self, made: Plan, name: ObjectName) -> ObjectName:
+        membership, now_s = self._engine.services.membership, self._now().now_s
+        layout = made.layout
+        for one in layout.replicas():
+            same = one.stripe_index == stripe_of(name.number)
+            if same and membership.is_answering(one.target, now_s):
+                return name_of(layout, one)
+        raise GivenUpError("no replica of a stripe is up")
+
+    def _check_claim(self, made: Plan) -> None:
+        found: list[bool] = []
+        self._change(lambda tx, context: found.append(is_claimed(context, made.ino)))
+        if not found[0]:
+            raise GivenUpError("it is being written")
+
+    @staticmethod
+    def _check_power(made: Plan, name: ObjectName, incarnation: int) -> None:
+        if made.incarnations.get(name.target) != incarnation:
+            raise GivenUpError(f"target {name.target} has lost what was not synced")
+
+    async def _add(self, made: Plan) -> None:
+        done: list[bool] = []
+        self._change(lambda tx, context: done.append(add(tx, context, made)))
+        await self._committer.wait_durable(self._engine.progress.txn)
+        if not done[0]:
+            raise GivenUpError("it has changed meanwhile")
+
+    def _change(self, operation: Callable[[Transaction, Context], object]) -> None:
+        def run(tx: Transaction, context: Context) -> None:
+            operation(tx, context)
+
+        self._engine.system(run, self._now())
+
+
+def _places(tx: Transaction, context: Context, ino: Ino) -> list[tuple[int, int]]:
+    """Returns where the file is to get replicas: stripe index and target. []: it lacks none, or
+    there is no place for them."""
+    inode = find(tx, ino)
+    if inode is None or not inode.is_file or not is_replicated(inode.tail):
+        return []
+    layout = inode.layout()
+    counts = counts_of(layout)
+    places: list[tuple[int, int]] = []
+    for stripe in range(layout.stripe_width):
+        present = [one.target for one in layout.replicas() if one.stripe_index == stripe]
+        for _ in range(counts[stripe], layout.replicas_wanted):
+            target = context.services.membership.place_of_copy(
+                layout.file_id + stripe, present, context.now_s
+            )
+            if target is not None:
+                present.append(target)
+                places.append((stripe, target))
+    return places

@@ -27,6 +27,7 @@ pytestmark = [
 ]
 METASERVERS = ("meta1", "meta2")
 MEMBERS = ("etcd1", "etcd2", "etcd3")
+GROUPS = ("metaservers", "storageservers", "clients")
 STORAGE_SERVERS = ("stor1", "stor2")
 CLIENTS = ("gpu1", "gpu2")
 # fio writes 16 files, reads them back and checks every block, and removes them: again and again.
@@ -228,3 +229,52 @@ def test_one_metaserver_becomes_one_of_two(wheels: Wheels) -> None:
         meta1.run("systemctl", "stop", "braidfs-metaserver")
         gpu1.run("sh", "-c", "cmp /run/a /data/a && cp /run/a /data/b && sync /data/b")
         assert roles(gpu1)["meta2"] == "active"
+
+
+def members_of(host: Host) -> set[str]:
+    """Addresses of the servers of the journal that answer the active metaserver."""
+    servers = (status(host).get("journal") or {}).get("servers", [])
+    return {row["endpoint"].partition(":")[0] for row in servers if row["reachable"]}
+
+
+def test_members_of_etcd_are_added_and_taken_out(wheels: Wheels) -> None:
+    """One becomes three while a client writes, and one again, which is not the first one. A host
+    that has lost what it stored is refused until it is taken out."""
+    with site(wheels.wheel.parent, "meta1", "stor1", "gpu1") as made:
+        groups = {name: [host] for name, host in zip(GROUPS, made.hosts, strict=True)}
+        playbooks = Playbooks(made, wheels, groups | {"etcd": ["stor1"]})
+        playbooks.run("site")
+        gpu1, stor1 = made.hosts["gpu1"], made.hosts["stor1"]
+        use(gpu1)
+        gpu1.run("systemd-run", "--unit=load", "--collect", "sh", "-c", LOAD)
+
+        playbooks.groups["etcd"] = ["stor1", "meta1", "gpu1"]
+        playbooks.run("site")
+        again = playbooks.run("site", "--diff")
+        assert set(again.changed.values()) == {0}, again.output
+        addresses = {host.address for host in made.hosts.values()}
+        assert wait_until(lambda: members_of(gpu1) == addresses, 60 * PATIENCE), status(gpu1)
+
+        stor1.run("systemctl", "stop", "etcd")
+        stor1.run("rm", "-r", "/var/lib/etcd/braidfs/member")
+        refused = playbooks.run("site", fails=True)
+        assert "stor1 is a member of etcd and has lost what it stored" in refused.output
+        playbooks.run("remove-etcd", "-e", "leaving=stor1")
+        playbooks.run("site")
+        assert wait_until(lambda: members_of(gpu1) == addresses, 60 * PATIENCE), status(gpu1)
+
+        for name in ("stor1", "meta1", "meta1"):  # the last one changes nothing
+            told = playbooks.run("remove-etcd", "-e", f"leaving={name}")
+            state = made.hosts[name].run("systemctl", "is-active", "etcd", check=False).stdout
+            assert state == "inactive\n"
+        assert set(told.changed.values()) == {0}, told.output
+        playbooks.groups["etcd"] = ["gpu1"]
+        playbooks.run("site")
+        assert wait_until(lambda: members_of(gpu1) == {gpu1.address}, 60 * PATIENCE)
+        alone = playbooks.run("remove-etcd", "-e", "leaving=gpu1", fails=True)
+        assert "gpu1 was not taken out: it is the only member" in alone.output
+        assert members_of(gpu1) == {gpu1.address}
+        gpu1.run("touch", "/run/stop")
+        gpu1.run("sh", "-c", "while systemctl is-active --quiet load; do sleep 0.2; done")
+        assert gpu1.run("cat", "/run/errors", check=False).returncode != 0
+        gpu1.run("cmp", "/run/a", "/data/a")

@@ -28,6 +28,7 @@
 
 #include "cache/copy_files.h"
 #include "cache/store.h"
+#include "core/clock.h"
 
 namespace braidfs::cache {
 
@@ -68,7 +69,7 @@ class Copies {
     uint64_t last = 0;
     uint64_t before = 0;
   };
-  using Clock = std::chrono::steady_clock;
+  using Clock = braidfs::Clock;
 
   void run();
   void load();

@@ -25,6 +25,7 @@
 
 #include "cache/disk.h"
 #include "cache/segment.h"
+#include "core/clock.h"
 
 namespace braidfs::cache {
 
@@ -113,7 +114,7 @@ class Store {
     std::span<const Slice> slices;
   };
   using Index = std::unordered_map<SliceKey, Entry, Hash>;
-  using Clock = std::chrono::steady_clock;
+  using Clock = braidfs::Clock;
 
   Store(const StoreSettings& settings, net::UniqueFd lock, uint64_t segment_bytes);
   void load();

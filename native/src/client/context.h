@@ -46,6 +46,7 @@ struct CoreSettings {
   uint32_t gather_ms = 1;
   uint32_t sync_after_ms = 5'000;  // bytes that nobody syncs are synced after about so long
   uint32_t busy_poll_us = 0;       // a lane with few calls under way polls for at most so long
+  uint64_t seed = 0;               // of the chance in reconnecting; 0: another one in each process
 };
 
 class Context {

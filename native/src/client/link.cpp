@@ -67,6 +67,13 @@ bool take_seek(Call& call, std::span<const std::byte> body) {
   return call.seek_ended ? call.seek_at >= call.offset : call.seek_at > call.offset;
 }
 
+// Links of one client do not retry together.
+uint32_t seed_of(Lane& lane, uint32_t node) {
+  const uint64_t seed = lane.context().settings().seed;
+  if (seed == 0) return std::random_device{}();
+  return static_cast<uint32_t>(seed * 31 + lane.index() * 1009 + node);
+}
+
 // Whether the reply to this operation must name the incarnation of the target that carried it out.
 bool tells_incarnation(Op op) {
   return op == Op::kWrite || op == Op::kSync || op == Op::kPunch || op == Op::kCopy;
@@ -74,7 +81,8 @@ bool tells_incarnation(Op op) {
 
 }  // namespace
 
-Link::Link(Lane& lane, uint32_t node) : lane_(lane), node_(node), slots_(kSlotCount, nullptr) {
+Link::Link(Lane& lane, uint32_t node)
+    : lane_(lane), node_(node), slots_(kSlotCount, nullptr), chance_(seed_of(lane, node)) {
   free_.reserve(kSlotCount);
   for (uint32_t slot = kSlotCount; slot > 0; --slot) free_.push_back(slot - 1);
 }

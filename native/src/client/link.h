@@ -105,7 +105,7 @@ class Link final : public net::StreamSink {
   bool asked_ = false;          // for a connection
   bool answered_ = false;       // the server has answered a request on this connection
   uint32_t failures_ = 0;
-  std::minstd_rand chance_{std::random_device{}()};
+  std::minstd_rand chance_;
   Clock::time_point ask_again_{};
   Clock::time_point silent_since_{};
   bool pinged_ = false;  // since silent_since_

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/clock.h"
 #include "names/attribute_record.h"
 
 namespace braidfs::names {
@@ -34,7 +35,7 @@ fuse_attr attr_of(std::span<const std::byte> record, uint64_t nodeid) noexcept;
 
 class AttributeTable {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = braidfs::Clock;
   static constexpr size_t kRecordSize = record::kBytes;
 
   AttributeTable() : inos_(kSlotCount), slots_(kSlotCount) {}

@@ -17,13 +17,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/clock.h"
 #include "names/attribute_record.h"
 
 namespace braidfs::names {
 
 class ChildTable {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = braidfs::Clock;
 
   struct Child {
     uint64_t directory = 0;

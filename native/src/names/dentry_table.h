@@ -43,11 +43,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/clock.h"
+
 namespace braidfs::names {
 
 class DentryTable {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = braidfs::Clock;
   static constexpr size_t kDirectoriesMax = 1u << 16;
   static constexpr size_t kNamesMax = 1u << 21;  // of all directories together
   static constexpr std::chrono::seconds kContended{30};

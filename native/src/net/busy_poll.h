@@ -16,11 +16,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/clock.h"
+
 namespace braidfs::net {
 
 class BusyPoll {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = braidfs::Clock;
   static constexpr std::chrono::microseconds kWindowMin{25};
   // A yield that lasts longer than this gave the core to a thread that computes.
   static constexpr std::chrono::microseconds kYieldMax{100};

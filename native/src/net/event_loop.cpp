@@ -176,6 +176,12 @@ void EventLoop::turn(int timeout_ms) {
   removed_.clear();
 }
 
+std::optional<Clock::time_point> EventLoop::due() const {
+  if (!deferred_.empty()) return now_;
+  if (timers_.empty()) return std::nullopt;
+  return timers_.begin()->first.when;
+}
+
 int EventLoop::wait_ms(int timeout_ms) const {
   if (timers_.empty()) return timeout_ms;
   const auto left = timers_.begin()->first.when - Clock::now();

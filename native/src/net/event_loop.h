@@ -28,12 +28,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/clock.h"
 #include "net/busy_poll.h"
 #include "net/unique_fd.h"
 
 namespace braidfs::net {
 
-using Clock = std::chrono::steady_clock;
+using braidfs::Clock;
 
 // True when fewer threads run, or could run, than there are cores, and when that cannot be read.
 // ANY THREAD.
@@ -98,7 +99,11 @@ class EventLoop {
 
   void run();                 // returns after stop()
   void turn(int timeout_ms);  // one turn, for tests and for loops inside other loops
-  void stop();                // ANY THREAD. run() returns after the current turn.
+  // For who calls turn(): a turn has something to do when this descriptor is readable, or at this
+  // time; nullopt: no task waits for a time.
+  int fd() const noexcept { return epoll_.get(); }
+  std::optional<Clock::time_point> due() const;
+  void stop();  // ANY THREAD. run() returns after the current turn.
 
  private:
   struct Entry {

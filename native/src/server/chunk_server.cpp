@@ -45,7 +45,9 @@ uint32_t files_of_a_target(size_t target_count) {
 }  // namespace
 
 ChunkServer::ChunkServer(const ServerConfig& config)
-    : target_count_(config.target_count), services_(config.fetched_bytes_max) {
+    : target_count_(config.target_count),
+      threads_(config.threads),
+      services_(config.fetched_bytes_max, config.threads) {
   choose_engine(config.io);
   services_.close_session = [this](uint64_t session) { close_session(session); };
   const size_t count = lane_count_of(config);
@@ -75,17 +77,23 @@ void ChunkServer::choose_engine(IoEngine io) {
 }
 
 TargetOpened ChunkServer::target_open(const TargetConfig& config) {
-  TargetTable::Entry* entry = services_.targets.next();
-  if (entry == nullptr) return {.status = Status::kEinval, .message = "too many targets"};
   std::shared_ptr<store::Device> device;
   if (const int error = store::open_posix_device(config.path, device); error != 0) {
     return {.status = static_cast<Status>(-error), .message = config.path};
   }
+  return target_open(std::move(device), config);
+}
+
+TargetOpened ChunkServer::target_open(std::shared_ptr<store::Device> device,
+                                      const TargetConfig& config) {
+  TargetTable::Entry* entry = services_.targets.next();
+  if (entry == nullptr) return {.status = Status::kEinval, .message = "too many targets"};
   store::StoreConfig options;
   options.cluster = config.cluster;
   options.target = config.uuid;
   options.create = config.create;
   options.capacity_bytes = config.capacity_bytes;
+  options.background = threads_;
   const size_t count = std::max(target_count_, services_.targets.count() + 1);
   options.files_open_max = files_of_a_target(count);
   options.groups_cached_max = std::max(options.groups_cached_max, options.files_open_max);
@@ -136,7 +144,14 @@ bool ChunkServer::target_figures(size_t index, store::StoreFigures& figures) {
 void ChunkServer::start() {
   Phase expected = Phase::kNew;
   if (!phase_.compare_exchange_strong(expected, Phase::kRunning)) return;
-  for (const auto& lane : lanes_) lane->start();
+  for (const auto& lane : lanes_) threads_ ? lane->start() : lane->start_by_hand();
+}
+
+std::function<void()> ChunkServer::take_task() {
+  for (WorkerPool* pool : {&services_.readers, &services_.writers, &services_.blocking}) {
+    if (auto task = pool->take()) return task;
+  }
+  return nullptr;
 }
 
 bool ChunkServer::wait_for_connections(uint32_t deadline_ms) const {

@@ -11,6 +11,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -37,6 +38,9 @@ struct ServerConfig {
   // Bytes that may be fetched into the page cache and not read yet. 0: nothing is fetched.
   uint64_t fetched_bytes_max = uint64_t{1} << 30;
   uint32_t stall_ms_max = 60'000;  // a connection without progress for longer is cut
+  // False: nothing runs by itself. A test turns the loops of the lanes, runs the workers' tasks,
+  // and has the stores do their background work. Nothing is fetched.
+  bool threads = true;
 };
 
 struct TargetConfig {
@@ -70,6 +74,8 @@ class ChunkServer {
   const char* io_engine() const { return services_.uring ? "uring" : "syscall"; }
 
   TargetOpened target_open(const TargetConfig& config);
+  // The same on a device that is open; the configuration's path is only its name.
+  TargetOpened target_open(std::shared_ptr<store::Device> device, const TargetConfig& config);
   // kEinval: there is no such index, or the id is 0 or taken
   Status target_assign(size_t index, uint32_t target);
   bool target_figures(size_t index, store::StoreFigures& figures);
@@ -96,6 +102,12 @@ class ChunkServer {
                  rdma::Peer& local);
   rdma::Rails& rails() { return rails_; }
 
+  // ---- for tests, without threads (ServerConfig::threads) ----
+  size_t lane_count() const { return lanes_.size(); }
+  net::EventLoop& loop(size_t lane) { return lanes_[lane]->loop(); }
+  std::function<void()> take_task();  // a worker's; nullptr: there is none
+  store::ChunkStore& store(size_t index) { return *services_.targets.at(index).store; }
+
   EventQueue& events() { return services_.events; }
   std::map<std::string, uint64_t> counters();
 
@@ -112,6 +124,7 @@ class ChunkServer {
   enum class Phase : uint8_t { kNew, kRunning, kStopped };
 
   const size_t target_count_;
+  const bool threads_;
   int fault_ = 0;
   std::atomic<Phase> phase_{Phase::kNew};
   Services services_;

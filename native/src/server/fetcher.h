@@ -22,6 +22,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/clock.h"
 #include "server/target_table.h"
 #include "store/chunk_store.h"
 
@@ -29,7 +30,7 @@ namespace braidfs::server {
 
 class Fetcher {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = braidfs::Clock;
   static constexpr size_t kQueueMax = 1u << 17;
   static constexpr size_t kUnreadMax = 1u << 20;
   static constexpr std::chrono::minutes kUnreadFor{10};

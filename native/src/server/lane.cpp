@@ -41,6 +41,8 @@ void Lane::start() {
   thread_ = std::thread([this] { run(); });
 }
 
+void Lane::start_by_hand() { check_stalled(); }
+
 void Lane::stop() {
   loop_.stop();
   if (thread_.joinable()) thread_.join();
@@ -184,7 +186,7 @@ void Lane::execute(std::shared_ptr<Request> request) {
 }
 
 void Lane::observe(const Request& request) {
-  const auto took = std::chrono::steady_clock::now() - request.accepted;
+  const auto took = net::Clock::now() - request.accepted;
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(took).count();
   Latency& latency = request.op() == Op::kRead    ? counters_.read_time
                      : request.op() == Op::kWrite ? counters_.write_time

@@ -49,7 +49,8 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   void start();
-  void stop();  // ends and joins the thread; its connections must have ended
+  void start_by_hand();  // without a thread: whoever calls turns loop()
+  void stop();           // ends and joins the thread; its connections must have ended
 
   void adopt(Adoption adoption);
   void close_session(uint64_t session);

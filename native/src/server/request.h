@@ -6,7 +6,6 @@
 // Threads: LANE ONLY, except while a worker runs it: then only the worker touches it, and hands it
 // back through Lane::complete().
 #pragma once
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "braidfs/frame.h"
+#include "core/clock.h"
 #include "server/buffer_pool.h"
 #include "store/chunk_store.h"
 
@@ -44,7 +44,7 @@ struct Request {
   std::vector<std::byte> body;     // of the reply, when it is not sums
   Status status = Status::kOk;
   uint64_t incarnation = 0;
-  std::chrono::steady_clock::time_point accepted = std::chrono::steady_clock::now();
+  Clock::time_point accepted = Clock::now();
 
   store::ChunkStore* store = nullptr;
   CopySource source;                     // of a COPY

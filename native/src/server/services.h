@@ -23,7 +23,11 @@ inline constexpr size_t kBlockingThreads = 16;
 inline constexpr size_t kWorkerQueueMax = 65536;
 
 struct Services {
-  explicit Services(uint64_t fetched_bytes_max) : fetcher(targets, fetched_bytes_max) {}
+  Services(uint64_t fetched_bytes_max, bool threads)
+      : readers("braid-read", threads ? kReadThreads : 0, kWorkerQueueMax),
+        writers("braid-write", threads ? kWriteThreads : 0, kWorkerQueueMax),
+        blocking("braid-block", threads ? kBlockingThreads : 0, kWorkerQueueMax),
+        fetcher(targets, threads ? fetched_bytes_max : 0) {}
 
   CapabilityKey capability_key;
   SessionTable sessions;
@@ -35,9 +39,9 @@ struct Services {
   std::function<void(uint64_t session)> close_session;
 
   // Separate pools, so that writes waiting for room in the log delay no READ and no SYNC.
-  WorkerPool readers{"braid-read", kReadThreads, kWorkerQueueMax};
-  WorkerPool writers{"braid-write", kWriteThreads, kWorkerQueueMax};
-  WorkerPool blocking{"braid-block", kBlockingThreads, kWorkerQueueMax};
+  WorkerPool readers;
+  WorkerPool writers;
+  WorkerPool blocking;
   Fetcher fetcher;
 };
 

@@ -1,8 +1,8 @@
 #include "server/session_table.h"
 
-#include <time.h>
-
 #include <utility>
+
+#include "core/clock.h"
 
 namespace braidfs::server {
 
@@ -26,10 +26,7 @@ std::vector<uint64_t> SessionTable::replace(std::span<const uint64_t> live) {
 }
 
 bool SessionTable::is_leased() const {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  const int64_t now_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  return now_ns < until_ns_.load(std::memory_order_acquire);
+  return Clock::since_boot_ns() < until_ns_.load(std::memory_order_acquire);
 }
 
 void SessionTable::fence(uint64_t session) {

@@ -29,6 +29,14 @@ bool WorkerPool::submit(std::function<void()> task) {
   return true;
 }
 
+std::function<void()> WorkerPool::take() {
+  const std::scoped_lock lock(mu_);
+  if (tasks_.empty()) return nullptr;
+  std::function<void()> task = std::move(tasks_.front());
+  tasks_.pop_front();
+  return task;
+}
+
 void WorkerPool::stop() {
   {
     const std::scoped_lock lock(mu_);
@@ -38,6 +46,7 @@ void WorkerPool::stop() {
   for (auto& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
+  while (const auto task = take()) task();  // of a pool without threads
 }
 
 void WorkerPool::run() {

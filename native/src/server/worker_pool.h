@@ -2,7 +2,8 @@
 // io_uring is not allowed.
 //
 // Tasks run in any order; a task posts its result to the lane that asked. stop() runs the accepted
-// tasks, then joins the threads. Threads: ANY THREAD, guarded by mu_.
+// tasks, then joins the threads. A pool without threads is for tests, which take its tasks out.
+// Threads: ANY THREAD, guarded by mu_.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -25,6 +26,8 @@ class WorkerPool {
   // False: the queue is full or the pool has stopped, and the task was not taken.
   bool submit(std::function<void()> task);
   void stop();
+  // The oldest task that no thread has begun; nullptr: there is none.
+  std::function<void()> take();
 
  private:
   void run();

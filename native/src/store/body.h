@@ -122,6 +122,7 @@ class StoreBody {
   Status open(std::string& message);
   Status stop();
   Status set_target(uint32_t target);
+  Status background_round();
   StoreFigures figures();
   void limit_files(uint32_t files_open_max) { table_.limit_files(files_open_max); }
   uint64_t incarnation() const noexcept { return superblock_.incarnation; }

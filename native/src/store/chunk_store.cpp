@@ -217,17 +217,22 @@ void StoreBody::background(const std::stop_token& stop) {
     if (stop.stop_requested()) return;
     if (log_->has_much_to_write_out()) log_->write_out();
     if (!due && !checkpoint_wanted_) continue;
-    // Writers may have asked again while a checkpoint ran. The flag is cleared even if nothing is
-    // left to do: otherwise the wait above would never wait again.
-    checkpoint_wanted_ = false;
-    space_.refresh();
-    Status status = sync_older_than(std::chrono::milliseconds(config_.sync_age_ms));
-    if (half_full()) status = checkpoint();
+    const Status status = background_round();
     const bool fails = status != Status::kOk;
     if (fails && !failed)
       say(40, "cannot sync or checkpoint: status " + std::to_string(static_cast<int>(status)));
     failed = fails;
   }
+}
+
+Status StoreBody::background_round() {
+  // Writers may have asked again while a checkpoint ran. The flag is cleared even if nothing is
+  // left to do: otherwise the thread would never wait again.
+  checkpoint_wanted_ = false;
+  space_.refresh();
+  Status status = sync_older_than(std::chrono::milliseconds(config_.sync_age_ms));
+  if (half_full()) status = checkpoint();
+  return status;
 }
 
 StoreFigures StoreBody::figures() {
@@ -327,6 +332,7 @@ void ChunkStore::remove_all(std::span<const ObjectId> objects, std::span<Status>
 }
 Status ChunkStore::sync_all() { return body_->sync_older_than(Clock::duration::zero()); }
 Status ChunkStore::checkpoint() { return body_->checkpoint(); }
+Status ChunkStore::background_round() { return body_->background_round(); }
 Status ChunkStore::set_target(uint32_t target) { return body_->set_target(target); }
 uint64_t ChunkStore::incarnation() const noexcept { return body_->incarnation(); }
 StoreFigures ChunkStore::figures() { return body_->figures(); }

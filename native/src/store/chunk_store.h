@@ -101,8 +101,10 @@ class ChunkStore {
   // The same for many objects, with one flush of the log; one status for each.
   void remove_all(std::span<const ObjectId> objects, std::span<Status> statuses);
 
-  Status sync_all();                   // the unsynced bytes of all objects
-  Status checkpoint();                 // empties the log
+  Status sync_all();    // the unsynced bytes of all objects
+  Status checkpoint();  // empties the log
+  // What the background thread does twice a second; for tests without that thread.
+  Status background_round();
   Status set_target(uint32_t target);  // stored in the superblock
   uint64_t incarnation() const noexcept;
   StoreFigures figures();

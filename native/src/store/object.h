@@ -18,12 +18,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/clock.h"
 #include "store/layout.h"
 #include "store/range_lock.h"
 
 namespace braidfs::store {
 
-using Clock = std::chrono::steady_clock;
+using braidfs::Clock;
 
 struct alignas(kBlockSize) Block {
   std::array<std::byte, kBlockSize> bytes;

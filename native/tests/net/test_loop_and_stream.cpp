@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -47,6 +48,26 @@ TEST(EventLoop, GivesWay) {
   }));
   runner.join();
   EXPECT_EQ(policy, SCHED_BATCH);
+}
+
+TEST(EventLoop, TellsWhoTurnsItWhenThereIsSomethingToDo) {
+  EventLoop loop;
+  const auto has_events = [&] {
+    pollfd asked{loop.fd(), POLLIN, 0};
+    return poll(&asked, 1, 0) == 1;
+  };
+  EXPECT_FALSE(has_events());
+  EXPECT_EQ(loop.due(), std::nullopt);
+  const auto later = loop.now() + milliseconds(50);
+  loop.call_at(later + milliseconds(1), [] {});
+  loop.call_at(later, [] {});
+  EXPECT_EQ(loop.due(), later);
+  EXPECT_TRUE(loop.post([&] { loop.defer([&loop] { loop.defer([] {}); }); }));
+  EXPECT_TRUE(has_events());
+  loop.turn(0);
+  EXPECT_FALSE(has_events());
+  loop.defer([] {});
+  EXPECT_EQ(loop.due(), loop.now());
 }
 
 TEST(EventLoop, PostIsBounded) {

@@ -128,6 +128,20 @@ TEST(EventQueue, FdIsReadableWhileThereAreEventsAndLogsAreBounded) {
   EXPECT_FALSE(readable());
 }
 
+TEST(WorkerPool, WithoutThreadsGivesItsTasksAwayInOrder) {
+  std::string ran;
+  WorkerPool pool("test", 0, 3);
+  for (const char name : {'a', 'b', 'c'}) ASSERT_TRUE(pool.submit([&, name] { ran += name; }));
+  EXPECT_FALSE(pool.submit([] {}));
+  const auto first = pool.take();
+  EXPECT_EQ(ran, "");
+  first();
+  EXPECT_EQ(ran, "a");
+  pool.stop();  // what it took runs before it stops
+  EXPECT_EQ(ran, "abc");
+  EXPECT_EQ(pool.take(), nullptr);
+}
+
 TEST(WorkerPool, RefusesWhenFullAndRunsWhatItTookBeforeItStops) {
   std::atomic<int> ran{0};
   std::mutex gate;

@@ -46,6 +46,7 @@ def test_replicas_are_asked_for_and_shown(make_cluster: ClusterMaker) -> None:
     assert "domain" in cli.text("status") and "127.0.0.1" in cli.text("node", "list")
 
 
+@pytest.mark.expects_warnings
 def test_files_that_nobody_can_read_now_are_found(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=2, targets=1)
     cli = Cli(cluster)

@@ -69,13 +69,14 @@ class Dropping:
                 self._tasks.start_soon(self._carry_out, drop)
 
     async def _carry_out(self, drop: Drop) -> None:
+        late = drop.names  # unless it goes well
         with self._faults.contained("a drop of replicas", ino=drop.ino):
             self._drop(drop)
             await self._committer.wait_durable(self._engine.progress.txn)
-            with trio.move_on_after(ANSWER_S_MAX) as limit:
+            with trio.move_on_after(ANSWER_S_MAX):
                 await self.settle(drop.names)
-            if limit.cancelled_caught:
-                self._drops.late(one for one in drop.names if not self._drops.is_settled(one))
+            late = tuple(self._unsettled(drop.names))
+        self._drops.late(late)
         self._engine.resume(drop_key(drop.ino), self._now())
         self._committer.changed()
 

@@ -21,6 +21,7 @@ from metaserver.background import Background
 from metaserver.committer import Committer
 from metaserver.context import Context
 from metaserver.dropping import Dropping
+from metaserver.engine import Time
 from metaserver.membership import NODE_TIMEOUT_S, Node
 from metaserver.namespace.inode import find
 from metaserver.namespace.replicas import names_of
@@ -203,8 +204,19 @@ async def dropping(bench: Bench, targets: Targets) -> AsyncIterator[Dropping]:
         tasks.cancel_scope.cancel()
 
 
+class BenchClock(Clock):
+    """Its seconds count whether or not anything runs."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    def __call__(self) -> Time:
+        return self._bench.time()
+
+
 def background(bench: Bench, targets: Targets) -> Background:
-    clock = Clock(lambda: bench.now_s)
+    clock = BenchClock(bench)
     return Background(bench.engine, CommitsAtOnce(bench), targets, Metrics("meta"), clock)
 
 

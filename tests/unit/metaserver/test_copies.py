@@ -14,13 +14,13 @@ from fscommon.layout.layout import VACANT, Layout
 from fscommon.limits import GENERATION_MAX
 from fscommon.types import Ino
 from fscommon.wire.codec import decode
-from fscommon.wire.messages import SET_SIZE, SetAttr, SetXattr, Unlink
+from fscommon.wire.messages import SET_SIZE, Empty, SetAttr, SetXattr, Unlink
 from fscommon.wire.objects import ObjectCopied
 from fscommon.wire.ops import Op
 from metaserver.context import Context
 from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
 from metaserver.namespace.replicas import change_layout, names_of, next_epoch
-from metaserver.records import ObjectName, PlanRecord, lone_name
+from metaserver.records import ObjectName, PlanRecord, lone_name, plan_key
 from metaserver.repair import CLAIM_S, LOOK_S, Repair
 from metaserver.sessions import SYSTEM_SESSION
 from metaserver.transaction import Transaction
@@ -224,6 +224,15 @@ def test_what_keeps_a_copy_out(
     assert bench.faults() == []
 
 
+def test_only_what_is_planned_is_added(bench: MirrorBench, client: Client) -> None:
+    """Else a job whose plan was given up, and whose objects are deleted, might add them."""
+    ino = degraded(bench, client)
+    claim(bench, ino)
+    made = planned(bench, ino)
+    change(bench, lambda tx, context: tx.delete(plan_key(ino)))
+    assert not added(bench, made) and not set(made.names) & set(names_of(bench.layout(ino)))
+
+
 def test_a_plan_is_given_up_at_its_epoch(bench: MirrorBench, client: Client) -> None:
     """Some replicas may have it: writers of the former one are refused, and ask for the layout."""
     ino = degraded(bench, client)
@@ -345,6 +354,7 @@ async def test_a_job_waits_a_while_for_the_writer(
     began = trio.current_time()
     assert not await repair.repair(ino)
     assert trio.current_time() - began == pytest.approx(CLAIM_S, abs=1)
+    assert not bench.engine.services.leases.is_claimed(ino), "nobody waits behind it"
     async with trio.open_nursery() as tasks:
         results: list[bool] = []
 
@@ -380,6 +390,21 @@ async def test_plans_of_a_former_metaserver_are_given_up(
     assert after.records(b"C") == [] and VACANT not in after.layout(ino).targets
     assert {name.number >> 8 for name in names_of(after.layout(ino))} == {0, 2}
     assert after.faults() == []
+
+
+async def test_plans_end_at_the_start_whether_or_not_there_is_a_place(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    ino = degraded(bench, client)
+    claim(bench, ino)
+    made = planned(bench, ino)
+    client.call(Op.SESSION_CLOSE, Empty())
+    after = MirrorBench(bench.store, nodes=0)
+    after.engine.end_recovery_if_done()
+    with trio.move_on_after(2 * LOOK_S):
+        await repair_of(after, Targets()).run()
+    after.settle()
+    assert after.records(b"C") == [] and after.layout(ino).truncate_epoch == made.epoch
 
 
 def test_a_target_without_room_gets_no_copies(bench: MirrorBench) -> None:

@@ -9,11 +9,12 @@ import trio
 from trio.testing import MockClock
 
 from fscommon.layout.layout import VACANT
-from fscommon.types import Ino
+from fscommon.types import Ino, SessionId
 from fscommon.wire.messages import SET_SIZE, Empty, SessionOpen, SetAttr
 from fscommon.wire.ops import Op
 from fscommon.wire.replicas import Synced
 from metaserver.eviction import Eviction
+from metaserver.membership import ANSWERING_S, Node
 from metaserver.namespace.replicas import names_of
 from metaserver.records import ObjectName
 from metaserver.truncation import Truncation
@@ -196,6 +197,43 @@ async def test_what_stays_has_acknowledged_the_fence(
     assert count_of(bench, ino) == [1, 1, 1]
 
 
+async def test_one_that_comes_back_is_fenced_before_it_stays(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """The file is not cut, as another session has it open for writing, which holds no lease."""
+    ino = created(bench.writer())
+    opened(client, ino)
+    bench.lose(1)
+
+    class Returning(Targets):
+        async def fence(self, node: Node, session: SessionId) -> None:
+            assert count_of(bench, ino) == [2, 2, 2]
+            await Targets.fence(self, node, session)
+            if node.id == 2:  # the others are silent now
+                bench.join(1)
+                bench.now_s += ANSWERING_S
+                bench.beat(2, 3)
+
+    targets = Returning()
+    await evict(bench, client, targets, 10)
+    assert [node for node, _ in targets.fenced].count(1) == 1
+    assert set(count_of(bench, ino)) == {1, 2}
+    assert 1 in {name.target for name in names_of(bench.layout(ino))}
+
+
+async def test_a_file_that_is_not_cut_is_made_whole_too(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """Another session has it open for writing, and holds no lease."""
+    ino = created(bench.writer())
+    opened(client, ino)
+    every = set(names_of(bench.layout(ino)))
+    targets = Targets()
+    await evict(bench, client, targets, 10)
+    assert count_of(bench, ino) == [1, 1, 1] and targets.cut == []
+    assert set(targets.told) == every - set(names_of(bench.layout(ino)))
+
+
 async def test_nobody_gets_the_file_before_it_is_whole(
     bench: MirrorBench, client: Client, autojump_clock: MockClock
 ) -> None:
@@ -288,14 +326,19 @@ async def test_a_layout_that_changes_meanwhile_is_synced_again(
     client.call(Op.SESSION_CLOSE, Empty())
     bench.settle()
 
+    first, *_, last = names_of(bench.layout(ino))
+    assert first.target != last.target
+
     class Slow(Targets):
         async def sync(self, name: ObjectName, epoch: int) -> int:
-            if not self.synced:
-                bench.join(1, 2)
+            if name == last and first in names_of(bench.layout(ino)):
+                bench.join(first.target, 2)
             return await Targets.sync(self, name, epoch)
 
-    task = Unsynced(background(bench, Slow()))
+    targets = Slow()
+    task = Unsynced(background(bench, targets))
     await task.look()
+    targets.incarnations = {first.target: 2}
     assert VACANT in bench.layout(ino).targets and len(bench.records(b"U")) == 1
     await task.look()
     assert bench.records(b"U") == []

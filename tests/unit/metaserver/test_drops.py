@@ -457,9 +457,8 @@ def test_a_commit_of_what_was_lost_is_refused(bench: MirrorBench, client: Client
 
 def test_a_replay_of_a_commit_ends_as_it_did(bench: MirrorBench, client: Client) -> None:
     ino = created(client)
-    target = bench.layout(ino).targets[0]
     bench.settle()
-    request = commit_of(ino, (target,), (1,))
+    request = commit_of(ino, (1, 2, 3), (1, 1, 1))
     request_id = client.send(Op.COMMIT, request)
     frame = client.take_frame()
     after = MirrorBench(bench.store)
@@ -476,18 +475,20 @@ def test_a_replay_of_a_commit_ends_as_it_did(bench: MirrorBench, client: Client)
 
 
 def test_a_file_may_be_born_without_a_replica(bench: MirrorBench, client: Client) -> None:
-    given: Delegated = client.call(Op.DELEGATE, Delegate(ROOT, 3))
+    given: Delegated = client.call(Op.DELEGATE, Delegate(ROOT, 4))
     slots = [unpack_layout(slot.layout) for slot in given.slots]
     gone = [name for name in names_of(slots[0]) if name.number == 0][:1]
     less = replace(slots[0], targets=(VACANT, *slots[0].targets[1:]), generations=(0,) * 6)
     none = replace(slots[1], targets=(VACANT, VACANT, *slots[1].targets[2:]))
     more = replace(slots[2], targets=(slots[2].targets[1], *slots[2].targets[1:]))
+    third = min({1, 2, 3} - set(slots[3].targets[:2]))
+    other = replace(slots[3], targets=(third, *slots[3].targets[1:]))
     births = [
         Birth(slot.ino, ROOT, b"%d" % slot.ino, 0o644, 0, 0, 0, layout.pack(), writable=True)
-        for slot, layout in zip(given.slots, (less, none, more), strict=True)
+        for slot, layout in zip(given.slots, (less, none, more, other), strict=True)
     ]
     reply: Changed = client.call(Op.CHANGE_BATCH, ChangeBatch(tuple(births)))
-    assert reply.errors == (0, Status.BAD_REQUEST, Status.BAD_REQUEST)
+    assert reply.errors == (0, *[Status.BAD_REQUEST] * 3)
     assert bench.layout(Ino(given.slots[0].ino)).targets[0] == VACANT
     assert bench.dropped_of(gone[0].target) == [(gone[0].file_id, gone[0].number)]
     assert bench.faults() == []

@@ -41,7 +41,7 @@ class MirrorBench(Bench):
     """Target N is the only one of storage server N."""
 
     def __init__(self, store: Store | None = None, nodes: int = 3, **options: Any) -> None:
-        super().__init__(store, targets=0, settings=TWO, **options)
+        super().__init__(store, targets=0, **{"settings": TWO, **options})
         self.incarnations = dict.fromkeys(range(1, nodes + 1), 1)
         self.servers: dict[int, Client] = {}
         for number in self.incarnations:

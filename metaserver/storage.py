@@ -88,6 +88,28 @@ class StorageCalls:
                 stripe_index=stripe_index,
             )
 
+    async def cut_replicas(self, layout: Layout, size: int) -> dict[ObjectName, str]:
+        """As truncate(), or spill() of inline bytes, for a replicated file. Returns the objects
+        that were not cut, each with the reason."""
+        failed: dict[ObjectName, str] = {}
+        async with trio.open_nursery() as nursery:
+            for replica in layout.replicas():
+                if not layout.inline or replica.stripe_index == 0:
+                    nursery.start_soon(self._cut_replica, layout, replica, size, failed)
+        return failed
+
+    async def _cut_replica(
+        self, layout: Layout, replica: Replica, size: int, failed: dict[ObjectName, str]
+    ) -> None:
+        try:
+            if layout.inline:
+                await self._spill_one(layout, replica)
+            else:
+                await self._truncate_one(layout, replica, size)
+        except STORAGE_ERRORS as error:
+            name = ObjectName(replica.target, layout.file_id, replica.object_number)
+            failed[name] = str(error)
+
     async def spill(self, layout: Layout) -> None:
         """Writes the inline bytes of the layout to its objects, which then hold nothing else and
         are durable. Targets then refuse what was sent with an older truncate epoch."""

@@ -14,12 +14,14 @@ before the attempt begins, and targets refuse requests of earlier attempts. The 
 the epoch of the intent.
 
 The places of a replicated file are those of its inode, whatever the intent says: replicas may be
-dropped meanwhile. One on a target that is down is dropped, rather than waited for, while another
-one of its stripe is up; the truncate ends when nobody gets an answer from it.
+dropped meanwhile. One on a target that is down, or that was not cut for UNREACHABLE_S, is dropped,
+rather than waited for, while another one of its stripe is there; the truncate ends when nobody gets
+an answer from it.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 import trio
@@ -48,6 +50,7 @@ from metaserver.transaction import Transaction
 PARALLEL_MAX: Final = 64
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 2.0
+UNREACHABLE_S: Final = 15.0  # much longer than a restart of a storage server
 
 
 class Truncation:
@@ -69,6 +72,8 @@ class Truncation:
         self._storage = storage
         self._log = Log("truncation")
         self._faults = Faults(self._log)
+        # Since when targets have failed to cut a file, by the file and the target.
+        self._failing: dict[Ino, dict[int, float]] = {}
         self._limit = trio.CapacityLimiter(PARALLEL_MAX)
 
     def start_fresh(self) -> None:
@@ -99,6 +104,7 @@ class Truncation:
                 break
             await trio.sleep(delay_s)
             layout = await self._raise_epoch(ino)
+        self._failing.pop(ino, None)
         if layout is not None and layout.is_replicated:
             await self._settle(layout)
         await self._clear(ino)
@@ -140,11 +146,22 @@ class Truncation:
             if inode is None or inode.layout().file_id != layout.file_id:
                 return
             now = inode.layout()
-            lost = [name for name in names_of(now) if membership.cannot_answer(name.target)]
-            gone = droppable(now, lost, lambda one: not membership.cannot_answer(one))
+            late_s = trio.current_time() - UNREACHABLE_S
+            failing = self._failing.get(ino, {})
+            lost = [
+                name
+                for name in names_of(now)
+                if membership.cannot_answer(name.target) or failing.get(name.target, inf) < late_s
+            ]
+            gone = droppable(
+                now, lost, lambda one: one not in failing and not membership.cannot_answer(one)
+            )
             remove_replicas(tx, ino, now, gone)
             if gone:
-                self._log.warning("replicas on targets that are down are dropped", ino=ino)
+                targets = sorted({name.target for name in gone})
+                self._log.warning(
+                    "replicas that cannot be cut are dropped", ino=ino, targets=targets
+                )
             found.append(with_places_of(layout, find(tx, ino) or inode))
 
         await self._committer.wait_durable(self._engine.system(change, self._now()))
@@ -163,6 +180,8 @@ class Truncation:
         what = "spill" if layout.inline else "truncate"
         try:
             async with self._limit:
+                if layout.is_replicated:
+                    return self._are_cut(ino, await self._storage.cut_replicas(layout, size))
                 if layout.inline:
                     await self._storage.spill(layout)
                 else:
@@ -171,6 +190,15 @@ class Truncation:
         except* STORAGE_ERRORS as group:
             self._log.warning(f"{what} is repeated", ino=ino, error=group.exceptions[0])
         return False
+
+    def _are_cut(self, ino: Ino, failed: dict[ObjectName, str]) -> bool:
+        """Notes which targets have failed. Returns whether none has."""
+        before, now_s = self._failing.pop(ino, {}), trio.current_time()
+        if failed:
+            targets = {name.target for name in failed}
+            self._failing[ino] = {one: before.get(one, now_s) for one in targets}
+            self._log.warning("truncate is repeated", ino=ino, error=next(iter(failed.values())))
+        return not failed
 
     async def _raise_epoch(self, ino: Ino) -> Layout | None:
         """Raises the truncate epoch, so that the targets refuse what was sent to them before.

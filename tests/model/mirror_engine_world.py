@@ -121,13 +121,16 @@ class SimCalls(Targets):
     async def drop_names(self, target: int, names: Sequence[ObjectName]) -> None:
         (await self._at(target)).dropped.update(name[1:] for name in names)
 
-    async def truncate(self, layout: Layout, size: int) -> None:
+    async def cut_replicas(self, layout: Layout, size: int) -> dict[ObjectName, str]:
+        failed: dict[ObjectName, str] = {}
         for name in names_of(layout):
             try:
                 stored = (await self._at(name.target)).objects.setdefault(name[1:], Stored())
             except TransportError as error:
-                raise ExceptionGroup("some", [error]) from None
-            stored.epoch = max(stored.epoch, layout.truncate_epoch)
+                failed[name] = str(error)
+            else:
+                stored.epoch = max(stored.epoch, layout.truncate_epoch)
+        return failed
 
     async def sync(self, name: ObjectName, epoch: int) -> int:
         target = await self._at(name.target)

@@ -8,7 +8,7 @@ from .mirror_engine_world import World
 
 FAST = 6
 LOGS = (
-    "replicas are dropped|replicas on targets that are down|drops replicas of many targets|"
+    "replicas are dropped|replicas that cannot be cut are dropped|drops replicas of many targets|"
     "objects are deleted later|waits for a target|truncate is repeated|client is evicted|"
     "client did not give up a lease|fence is repeated|storage server is down|is synced later|"
     "gets its replicas later"

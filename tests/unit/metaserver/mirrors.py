@@ -167,13 +167,16 @@ class Targets(StorageCalls):
         await self._reach(target)
         self.told += names
 
-    async def truncate(self, layout: Layout, size: int) -> None:
-        try:
-            for name in names_of(layout):
+    async def cut_replicas(self, layout: Layout, size: int) -> dict[ObjectName, str]:
+        failed: dict[ObjectName, str] = {}
+        for name in names_of(layout):
+            try:
                 await self._reach(name.target)
+            except TransportError as error:
+                failed[name] = str(error)
+            else:
                 self.cut.append((name, layout.truncate_epoch))
-        except TransportError as error:
-            raise ExceptionGroup("some", [error]) from None
+        return failed
 
     async def sync(self, name: ObjectName, epoch: int) -> int:
         await self._reach(name.target)

@@ -17,7 +17,7 @@ from metaserver.eviction import Eviction
 from metaserver.membership import ANSWERING_S, Node
 from metaserver.namespace.replicas import names_of
 from metaserver.records import ObjectName
-from metaserver.truncation import Truncation
+from metaserver.truncation import UNREACHABLE_S, Truncation
 from metaserver.unsynced import Unsynced
 
 from .bench import Bench, Client
@@ -33,8 +33,8 @@ from .mirrors import (
 )
 
 pytestmark = pytest.mark.expects_log(
-    "replicas on targets that are down|waits for a target|truncate is repeated|client is evicted"
-    "|fence is repeated|storage server is down|is synced later"
+    "replicas that cannot be cut are dropped|waits for a target|truncate is repeated"
+    "|client is evicted|fence is repeated|storage server is down|is synced later"
 )
 
 
@@ -114,6 +114,26 @@ async def test_a_cut_does_not_wait_for_a_replica_that_is_down(
     )
     bench.join(2)
     assert bench.dropped_of(2) == [(n.file_id, n.number) for n in before if n.target == 2]
+    assert bench.faults() == []
+
+
+async def test_a_cut_does_not_wait_long_for_a_replica_that_cannot_be_cut(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """Its storage server is up: only the metaserver does not reach it, or its disk hangs."""
+    ino = grown(client)
+    targets = Targets(deaf={2})
+    resize(client, ino, 1)
+    async with tasks_of(bench, targets):
+        await trio.sleep(UNREACHABLE_S - 1)
+        assert client.received() == [] and count_of(bench, ino) == [2, 2, 2]
+        await trio.sleep(5)
+        assert 2 not in {name.target for name in names_of(bench.layout(ino))}
+        assert client.received() == [], "clients may get an answer from it"
+        targets.deaf = set()
+        await trio.sleep(5)
+    assert client.take()
+    resize(client, ino, 0)
     assert bench.faults() == []
 
 

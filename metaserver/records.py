@@ -6,8 +6,7 @@ mean is in namespace/, sessions and membership.
 """
 
 import struct
-from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from fscommon.checksum import xxh3_64
@@ -497,33 +496,24 @@ def unpack_key(value: bytes) -> KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
+    """A storage server. domain: its failure domain; earlier releases wrote none."""
+
     uuid: Token
     name: Text
     address: Text
-    domain: Text
+    domain: Text = ""
     features: U64 = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FormerNodeRecord:
-    """A node, as earlier releases wrote it."""
-
-    uuid: Token
-    name: Text
-    address: Text
-
-
 def unpack_node(value: bytes) -> NodeRecord:
-    with suppress(ProtocolError):
-        return decode(NodeRecord, value)
-    former = decode(FormerNodeRecord, value)
-    domain = domain_of(former.address, former.name)
-    return NodeRecord(former.uuid, former.name, former.address, domain)
+    node = decode(NodeRecord, value)
+    return replace(node, domain=node.domain or domain_of(node.address, node.name))
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
-    """A target. incarnation: the newest one that it has reported; 0: unknown."""
+    """A target. incarnation: the newest one that it has reported; 0: unknown. Earlier releases
+    wrote neither this nor whether it is draining."""
 
     uuid: Token
     node: U64
@@ -533,24 +523,5 @@ class TargetRecord:
     incarnation: U64 = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FormerTargetRecord:
-    """A target, as earlier releases wrote it."""
-
-    uuid: Token
-    node: U64
-    bytes_total: U64
-    bytes_free: U64
-
-
-@dataclass(frozen=True, slots=True)
-class FormerDrainingTargetRecord(FormerTargetRecord):
-    is_draining: bool
-
-
 def unpack_target(value: bytes) -> TargetRecord:
-    with suppress(ProtocolError):
-        return decode(TargetRecord, value)
-    with suppress(ProtocolError):
-        return TargetRecord(*astuple(decode(FormerDrainingTargetRecord, value)))
-    return TargetRecord(*astuple(decode(FormerTargetRecord, value)))
+    return decode(TargetRecord, value)

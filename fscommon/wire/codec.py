@@ -6,10 +6,12 @@ tuple states its greatest length (fscommon.ranges); a class without these is not
 class is compiled once into a coder that runs no Python code per field: one attrgetter packs; one
 tuple of types, one struct of all the numbers and a few lengths verify.
 
-Decoding is strict: exact types, exact number of fields, every value in its range, nothing behind
-the end, no maps, no extensions. Deeper nesting than the class has is a wrong type; the class itself
-may not be deeper than MSGPACK_DEPTH_MAX. Everything that can be wrong with received bytes is a
-ProtocolError; when only a value is out of its range, it is a RangeError.
+Decoding is strict: exact types, every value in its range, nothing behind the end, no maps, no
+extensions. The number of fields is the class's, or that of another release: a class only ever gets
+further fields at its end, with defaults. Those that are missing have their defaults, and what lies
+behind those that are known is left out. Deeper nesting than the class has is a wrong type; the
+class itself may not be deeper than MSGPACK_DEPTH_MAX. Everything that can be wrong with received
+bytes is a ProtocolError; when only a value is out of its range, it is a RangeError.
 """
 
 import itertools
@@ -18,7 +20,7 @@ import struct
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeVar
 
@@ -31,6 +33,7 @@ from fscommon.ranges import ARRAY_LENGTH_MAX, Most, Width
 M = TypeVar("M")
 
 _Coder = Callable[[Any], Any]
+_UNKNOWN_MAX: Final = 16  # fields of a later release that are left out
 _FIELDS_MANY: Final = 7  # from so many fields on, a constructor is slower than bypassing it
 
 
@@ -163,12 +166,16 @@ def _lift_of(
     lifts = ((place, _lift_inner(row, depth + 1)) for place, row in enumerate(rows))
     inner = tuple((place, lift) for place, lift in lifts if lift is not None)
     make = _maker(cls, names)
+    fitted = _fitted(cls, rows, depth)
 
     def lift(values: Any, is_short: bool = False) -> Any:
         if type(values) is not tuple or (
             (met := [*map(type, values)]) != kinds and tuple(met) not in other_kinds
         ):
-            raise ProtocolError(f"fields of {cls.__name__} have wrong types")
+            others = fitted(values)
+            if others is None:
+                raise ProtocolError(f"fields of {cls.__name__} have wrong types")
+            return lift(others, is_short)
         try:
             fit(*(values if numbers is None else numbers(values)))
         except struct.error:
@@ -184,6 +191,29 @@ def _lift_of(
         return cls(*values) if make is None else make(values)
 
     return lift
+
+
+def _fitted(
+    cls: type, rows: tuple[_Field, ...], depth: int
+) -> Callable[[Any], tuple[Any, ...] | None]:
+    """Makes the function that gives an array of another release the number of fields that the class
+    has. None: it has this number, or a field is missing that has no default."""
+    count = len(rows)
+    known = itertools.takewhile(
+        lambda pair: pair[0].default is not MISSING,
+        zip(reversed(fields(cls)), reversed(rows), strict=True),
+    )
+    defaults = [_lower(row, depth + 1)(field.default) for field, row in known][::-1]
+
+    def fit(values: Any) -> tuple[Any, ...] | None:
+        if type(values) is not tuple or len(values) == count:
+            return None
+        if count < len(values) <= count + _UNKNOWN_MAX:
+            return values[:count]
+        missing = count - len(values)
+        return values + tuple(defaults[-missing:]) if 0 < missing <= len(defaults) else None
+
+    return fit
 
 
 _compiled: dict[type, _Shape] = {}  # filled once per class, never changed afterwards

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fscommon.config import load
@@ -38,7 +39,7 @@ from fscommon.wire.ops import Op
 from metaserver.boot import Settings
 from metaserver.config import MetaserverConfig
 from metaserver.placement import ReplicaPolicy
-from metaserver.records import FormerNodeRecord, node_key
+from metaserver.records import node_key
 from metaserver.server import settings_of
 
 from .bench import ROOT, SETTINGS, USER, Bench, Client
@@ -353,8 +354,8 @@ def test_domains_and_features_outlive_the_metaserver(bench: Bench) -> None:
 
 def test_a_node_of_an_earlier_release_is_in_the_domain_of_its_host(bench: Bench) -> None:
     bench.settle()
-    former = FormerNodeRecord(bytes([1]) * 16, "n", "stor7:7411")
-    bench.store.commit([(node_key(1), encode(former))])
+    former = msgpack.packb([bytes([1]) * 16, "n", "stor7:7411"])
+    bench.store.commit([(node_key(1), former)])
     again = Bench(bench.store, targets=0, settings=settings(TWO))
     node = again.engine.services.membership.nodes()[0]
     assert (node.address, node.domain, node.features) == ("stor7:7411", "stor7", 0)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fscommon.errors import FsError, Status
@@ -11,7 +12,6 @@ from fscommon.observe.status import inodes_free
 from fscommon.types import FileId, TargetId
 from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.births import Delegate, Delegated
-from fscommon.wire.codec import encode
 from fscommon.wire.messages import (
     SET_SIZE,
     Create,
@@ -26,7 +26,7 @@ from fscommon.wire.ops import Op
 from fscommon.wire.servers import Heartbeat, Register, TargetReport
 from metaserver.membership import NODE_TIMEOUT_S
 from metaserver.ops.cluster import let_join
-from metaserver.records import FormerDrainingTargetRecord, FormerTargetRecord, target_key
+from metaserver.records import target_key
 from metaserver.sessions import SLOTS_MAX
 
 from .bench import ROOT, USER, Bench, Client
@@ -320,12 +320,9 @@ def test_heartbeats_that_tell_nothing_new_write_nothing(bench: Bench) -> None:
 
 @pytest.mark.parametrize("is_draining", [False, True])
 def test_records_of_earlier_releases_are_read(bench: Bench, is_draining: bool) -> None:
-    former = (bytes([1, 0]) * 8, 1, 1 << 40, 1 << 39)
-    record = FormerTargetRecord(*former)
-    if is_draining:
-        record = FormerDrainingTargetRecord(*former, True)
+    former = [bytes([1, 0]) * 8, 1, 1 << 40, 1 << 39, *([True] if is_draining else [])]
     bench.settle()
-    bench.store.commit([(target_key(TargetId(1)), encode(record))])
+    bench.store.commit([(target_key(TargetId(1)), msgpack.packb(former))])
     after = again(bench)
     assert after.engine.services.membership.targets()[0].is_draining == is_draining
     assert incarnation(after) == 0

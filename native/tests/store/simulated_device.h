@@ -84,7 +84,10 @@ class Host {
   uint64_t allocated();
   uint64_t files_max = 0;  // beyond it: ENOSPC; 0: no limit
   uint64_t file_count() const;
-  int sync_result = 0;                     // fdatasync returns it
+  int sync_result = 0;         // fdatasync returns it
+  bool ignores_syncs = false;  // of bytes: it says that they are durable
+  // Of calls that may not wait, one in so many finds nothing in memory; 0: none.
+  uint32_t misses_one_in = 0;
   std::atomic<bool> pages_cached = false;  // is_cached() returns it
   std::atomic<uint64_t> space_asked = 0;
 
@@ -93,6 +96,7 @@ class Host {
   friend class SimulatedDevice;
   bool alive(uint64_t generation) const { return !dead_ && generation == generation_; }
   bool step(uint64_t generation);  // counts a change; false if the host is dead
+  bool misses();
   void sync(Inode& inode);
   void sync(Directory& directory);
   void lose(Inode& inode);

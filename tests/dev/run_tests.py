@@ -11,8 +11,9 @@ from tests.dev.beside import FOLDERS
 from tests.dev.build import NATIVE_BUILD, build
 from tests.dev.steps import StepError, console, open_step, quiet_step, tool
 
-# This is for the simulated device under the chunk store; the quick form has 500.
-FULL_POWER_CUTS = "10000"
+# How often the long form cuts the power of the simulated device under the chunk store, and how many
+# worlds it runs (native/tests/world); the quick form has 500 of each.
+FULL_NATIVE_TESTS = {"BRAIDFS_CUTS": "10000", "BRAIDFS_WORLD_SEEDS": "20000"}
 
 
 def test(full: bool, pytest_words: Sequence[str]) -> int:
@@ -29,8 +30,7 @@ def _native_tests(full: bool) -> bool:
     jobs = str(max(1, (os.cpu_count() or 2) // 2))
     command = ["ctest", "--test-dir", str(NATIVE_BUILD), "--output-on-failure", "-j", jobs]
     try:
-        cuts = {"BRAIDFS_CUTS": FULL_POWER_CUTS} if full else {}
-        quiet_step("Native tests", command, environment=cuts)
+        quiet_step("Native tests", command, environment=FULL_NATIVE_TESTS if full else {})
     except StepError as failure:
         console.print(str(failure), markup=False)
         return False

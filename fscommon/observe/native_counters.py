@@ -35,6 +35,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "deletes_all": _op("DELETE_ALL"),
     "deleted_objects": Row("braidfs_objects_deleted_total"),
     "fetches": _op("FETCH"),
+    "epoch_raises": _op("RAISE_EPOCH"),
+    "name_drops": _op("DROP_NAMES"),
     "fetched_bytes": Row("braidfs_fetched_ahead_bytes_total"),
     "fetched_used": Row("braidfs_fetched_ahead_objects_total", {"outcome": "used"}),
     "fetched_unused": Row("braidfs_fetched_ahead_objects_total", {"outcome": "unused"}),

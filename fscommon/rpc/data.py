@@ -2,7 +2,7 @@
 
 Their fields travel in the frame header (docs/INTERFACES.md, section 2); the connection's purpose
 must be "server". File bytes do not pass here, except those of tiny files (decision 0037); other
-READ, WRITE and SYNC requests are native code's.
+READ, WRITE and SYNC requests are native code's, and those of a copy (fscommon.rpc.blocks).
 """
 
 import struct
@@ -103,10 +103,18 @@ class DataCaller:
         )
 
     async def raise_epoch(
-        self, target: int, file_id: int, object_number: int, *, epoch: int, timeout_s: float
+        self,
+        target: int,
+        file_id: int,
+        object_number: int,
+        *,
+        epoch: int,
+        must_exist: bool = False,
+        timeout_s: float,
     ) -> int:
-        """From now on the object refuses requests under a lower epoch; a missing one is created.
-        Returns the target's incarnation. Raises FsError(DROPPED) when its name was dropped."""
+        """From now on the object refuses requests under a lower epoch; a missing one is created,
+        unless it must exist: then it was lost, and the result is FsError(NO_OBJECT). Returns the
+        target's incarnation. Raises FsError(DROPPED) when its name was dropped."""
         frame = await self._caller.exchange(
             Op.RAISE_EPOCH,
             timeout_s=timeout_s,
@@ -114,6 +122,7 @@ class DataCaller:
             file_id=file_id,
             stripe_index=object_number,
             epoch=epoch,
+            flags=FLAG_MUST_EXIST if must_exist else 0,
         )
         return frame.header.offset
 

@@ -27,9 +27,8 @@ class TargetReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
-    """features: fscommon.wire.features. domain: what fails together with this node, as its
-    configuration says; "": the host part of the address."""
+class FormerRegister:
+    """What a metaserver of an earlier release takes: it refuses a REGISTER with more."""
 
     node: U64  # 0: new, asks for an id
     uuid: Token  # that of the node
@@ -37,13 +36,21 @@ class Register:
     address: Text  # "host:port" for data connections
     cluster: Token  # b"": the node never joined a cluster
     targets: Annotated[tuple[TargetReport, ...], Many]
+
+
+@dataclass(frozen=True, slots=True)
+class Register(FormerRegister):
+    """features: fscommon.wire.features. domain: what fails together with this node, as its
+    configuration says; "": the host part of the address."""
+
     features: U64 = 0
     domain: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """targets: ids, in the order of the request. sessions: every live one (rule 15)."""
+    """targets: ids, in the order of the request. sessions: every live one (rule 15). features:
+    fscommon.wire.features, of the metaserver."""
 
     node: U64
     cluster: Token
@@ -52,6 +59,7 @@ class Registered:
     map_epoch: U64
     sessions: U64s
     timeout_s: float
+    features: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,9 @@ class DroppedNames:
     file_ids: U64s
     objects: U32s
     end: bool
+
+    def last(self) -> tuple[int, int]:
+        return self.file_ids[-1], self.objects[-1]
 
 
 SERVER_BODIES: Final[dict[Op, tuple[type, type]]] = {

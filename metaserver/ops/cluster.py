@@ -8,6 +8,7 @@ from fscommon.errors import FsError, Status
 from fscommon.types import NodeId
 from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.codec import encode
+from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.messages import ClusterMap, Empty
 from fscommon.wire.ops import Op
 from fscommon.wire.servers import (
@@ -77,6 +78,7 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
         map_epoch=services.membership.epoch,
         sessions=services.sessions.ids(),
         timeout_s=NODE_TIMEOUT_S,
+        features=FEATURE_REPLICAS,
     )
 
 

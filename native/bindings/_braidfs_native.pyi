@@ -111,6 +111,11 @@ class ChunkServer:
         What a target is and has. Raises ValueError if there is no such target.
         """
 
+    def drop_names(self, target: int, file_ids: Sequence[int], objects: Sequence[int]) -> None:
+        """
+        From now on no client is served for these names of objects. Raises ValueError if there is no such target, or if it has too many.
+        """
+
     def start(self) -> None:
         """Begins to serve."""
 
@@ -128,6 +133,11 @@ class ChunkServer:
 
     def fence(self, session: int) -> None:
         """Requests of this session are refused from now on."""
+
+    def announce(self, session: int, connection: int, previous: int) -> None:
+        """
+        A client has proved itself, and from now on names this connection as replaced by its next one, whether it is adopted or not.
+        """
 
     def adopt(self, fd: int, *, purpose: str, session: int, connection: int, previous: int, rdma: int = 0, tls: Tls | None = None) -> None:
         """An authenticated connection; native owns the descriptor."""

@@ -134,6 +134,22 @@ TargetRow target_info(ChunkServer& server, size_t index) {
           figures.errors,      figures.files_total,    figures.files_free};
 }
 
+void drop_names(ChunkServer& server, uint32_t target, const std::vector<uint64_t>& file_ids,
+                const std::vector<uint32_t>& objects) {
+  if (file_ids.size() != objects.size()) throw nb::value_error("the columns differ in length");
+  std::vector<braidfs::store::ObjectId> names;
+  names.reserve(file_ids.size());
+  for (size_t index = 0; index < file_ids.size(); ++index) {
+    names.push_back({file_ids[index], objects[index]});
+  }
+  bool taken = false;
+  {
+    const nb::gil_scoped_release released;
+    taken = server.drop_names(target, names);
+  }
+  if (!taken) throw nb::value_error("there is no such target, or it has too many dropped names");
+}
+
 int rdma_open(ChunkServer& server, const std::string& device, uint8_t port, uint8_t gid_index,
               uint32_t memory_mib) {
   std::string reason;
@@ -234,6 +250,9 @@ void bind_server(nb::module_& module) {
            "The number from the metaserver, which the superblock keeps.")
       .def("target_info", &target_info, "index"_a,
            "What a target is and has. Raises ValueError if there is no such target.")
+      .def("drop_names", &drop_names, "target"_a, "file_ids"_a, "objects"_a,
+           "From now on no client is served for these names of objects. Raises ValueError if there "
+           "is no such target, or if it has too many.")
       .def("start", &ChunkServer::start, ReleaseGil(), "Begins to serve.")
       .def("stop", &ChunkServer::stop, "deadline_ms"_a, ReleaseGil(),
            "Finishes, syncs everything and marks the targets clean.")
@@ -250,6 +269,10 @@ void bind_server(nb::module_& module) {
            "A time of CLOCK_BOOTTIME; after it clients get NOT_READY (section 8).")
       .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil(),
            "Requests of this session are refused from now on.")
+      .def("announce", &ChunkServer::announce, "session"_a, "connection"_a, "previous"_a,
+           ReleaseGil(),
+           "A client has proved itself, and from now on names this connection as replaced by its "
+           "next one, whether it is adopted or not.")
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "purpose"_a, "session"_a, "connection"_a,
            "previous"_a, "rdma"_a = 0, "tls"_a.none() = nb::none(),
            "An authenticated connection; native owns the descriptor.")

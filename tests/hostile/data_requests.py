@@ -25,8 +25,10 @@ from fscommon.layout.layout import Layout
 from fscommon.limits import (
     BLOCK_SIZE,
     DELETE_ALL_MAX,
+    DROP_NAMES_MAX,
     FRAME_BODY_LENGTH_MAX,
     FRAME_PAYLOAD_LENGTH_MAX,
+    GENERATION_SHIFT,
     OBJECT_BYTES_MAX,
 )
 from fscommon.wire.header import (
@@ -70,6 +72,8 @@ _EDGES: Final = (
     BLOCK_SIZE + 1,
     DELETE_ALL_MAX,
     DELETE_ALL_MAX + 1,
+    DROP_NAMES_MAX,
+    DROP_NAMES_MAX + 1,
     FRAME_BODY_LENGTH_MAX,
     FRAME_BODY_LENGTH_MAX + 1,
     FRAME_PAYLOAD_LENGTH_MAX,
@@ -81,7 +85,7 @@ _EDGES: Final = (
 )
 _DATA_OPS: Final = tuple(op for op in Op if 16 <= op < 64)
 # They are unknown ops, and ops of the handshake and of the metaserver.
-CODES: Final = (Op.PING, *_DATA_OPS, 0, 1, 2, 4, 5, 15, 28, 63, 64, 100, 107, 200, 254, 255)
+CODES: Final = (Op.PING, *_DATA_OPS, 0, 1, 2, 4, 5, 15, 30, 63, 64, 100, 107, 200, 254, 255)
 _NOBODY: Final = 0xDEAD_BEEF_0000  # no file has this id; nor the next one
 _PAYLOAD: Final = 5000
 _SOURCE: Final = struct.Struct("<QQIIII")
@@ -190,6 +194,12 @@ class Maker:
             count = min(header.length or 2, DELETE_ALL_MAX)
             name = _NAME.pack(header.file_id, header.stripe_index & 63, 0)
             return _Parts(header._replace(length=count), name * count)
+        if header.op == Op.DROP_NAMES:
+            count = min(header.length or 2, DROP_NAMES_MAX)
+            replica = (header.stripe_index & 63) | 1 << GENERATION_SHIFT
+            return _Parts(
+                header._replace(length=count), _NAME.pack(header.file_id, replica, 0) * count
+            )
         if header.op == Op.FETCH:
             count = min(header.length or 2, 256)
             fetched = capability + _FETCHED.pack(header.stripe_index, 4096)

@@ -9,21 +9,36 @@ namespace braidfs::server {
 namespace {
 
 constexpr OpSpec kReadSpec{
-    .capability = true, .range = true, .rights = kRightRead, .must_exist = true};
-constexpr OpSpec kWriteSpec{
-    .payload = true, .capability = true, .range = true, .rights = kRightWrite, .must_exist = true};
-constexpr OpSpec kSyncSpec{.capability = true};
-constexpr OpSpec kTruncateSpec{.metaserver_only = true, .must_exist = true};
-constexpr OpSpec kPunchSpec{
-    .capability = true, .range = true, .rights = kRightWrite, .must_exist = true};
-constexpr OpSpec kCopySpec{
-    .capability = true, .range = true, .rights = kRightWrite, .source = true, .must_exist = true};
-constexpr OpSpec kStatSpec{false, true, false, false, kRightRead};
-constexpr OpSpec kServerSpec{false, false, true, false, 0};  // DELETE, FENCE
+    .capability = true, .range = true, .rights = kRightRead, .must_exist = true, .undropped = true};
+constexpr OpSpec kWriteSpec{.payload = true,
+                            .capability = true,
+                            .range = true,
+                            .rights = kRightWrite,
+                            .must_exist = true,
+                            .undropped = true};
+constexpr OpSpec kSyncSpec{.capability = true, .undropped = true};
+constexpr OpSpec kTruncateSpec{.metaserver_only = true, .must_exist = true, .undropped = true};
+constexpr OpSpec kRaiseEpochSpec{.metaserver_only = true, .must_exist = true, .undropped = true};
+constexpr OpSpec kPunchSpec{.capability = true,
+                            .range = true,
+                            .rights = kRightWrite,
+                            .must_exist = true,
+                            .undropped = true};
+constexpr OpSpec kCopySpec{.capability = true,
+                           .range = true,
+                           .rights = kRightWrite,
+                           .source = true,
+                           .must_exist = true,
+                           .undropped = true};
+constexpr OpSpec kStatSpec{.capability = true, .rights = kRightRead};
+constexpr OpSpec kSeekSpec{.capability = true, .rights = kRightRead, .undropped = true};
+constexpr OpSpec kServerSpec{.metaserver_only = true};  // DELETE, FENCE
 constexpr OpSpec kDeleteAllSpec{
     .metaserver_only = true, .names_max = limits::kDeleteAllMax, .name_bytes = sizeof(ObjectName)};
+constexpr OpSpec kDropNamesSpec{
+    .metaserver_only = true, .names_max = limits::kDropNamesMax, .name_bytes = sizeof(ObjectName)};
 constexpr OpSpec kFetchSpec{.names_max = limits::kFetchMax, .name_bytes = sizeof(FetchedObject)};
-constexpr OpSpec kPingSpec{false, false, false, false, 0};
+constexpr OpSpec kPingSpec{};
 
 constexpr uint64_t kOffsetMax = std::numeric_limits<int64_t>::max();
 
@@ -78,7 +93,7 @@ const OpSpec* spec_of(uint8_t op) {
     case Op::kStat:
       return &kStatSpec;
     case Op::kSeek:
-      return &kStatSpec;
+      return &kSeekSpec;
     case Op::kDelete:
       return &kServerSpec;
     case Op::kFence:
@@ -88,8 +103,9 @@ const OpSpec* spec_of(uint8_t op) {
     case Op::kFetch:
       return &kFetchSpec;
     case Op::kRaiseEpoch:
+      return &kRaiseEpochSpec;
     case Op::kDropNames:
-      break;
+      return &kDropNamesSpec;
   }
   return nullptr;
 }

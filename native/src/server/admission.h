@@ -28,6 +28,7 @@ struct OpSpec {
   uint32_t names_max = 0;
   uint32_t name_bytes = 0;  // size of each name
   bool must_exist = false;  // the request may say that its object must exist
+  bool undropped = false;   // refused for an object whose name was dropped, a COPY for either
 };
 
 // nullptr: the op is not part of the data protocol.
@@ -44,7 +45,8 @@ struct RequestBody {
   std::optional<CopySource> source;
   std::optional<Capability> source_capability;
 };
-// The objects that a DELETE_ALL of the right shape names. Empty: one of them is not valid.
+// The objects that a DELETE_ALL or a DROP_NAMES of the right shape names. Empty: one of them is not
+// valid.
 std::vector<store::ObjectId> names_of(std::span<const std::byte> body);
 // The objects that a FETCH names. Empty: one of them is not valid.
 std::vector<FetchedObject> fetched_of(std::span<const std::byte> body);

@@ -133,6 +133,11 @@ Status ChunkServer::target_assign(size_t index, uint32_t target) {
   return status;
 }
 
+bool ChunkServer::drop_names(uint32_t target, std::span<const store::ObjectId> names) {
+  TargetTable::Entry* const entry = services_.targets.entry_of(target);
+  return entry != nullptr && entry->dropped.drop(names);
+}
+
 bool ChunkServer::target_figures(size_t index, store::StoreFigures& figures) {
   const std::scoped_lock lock(targets_mu_);
   store::ChunkStore* const chosen = store_at(index);
@@ -231,21 +236,17 @@ void ChunkServer::close_idle(size_t count_max, std::chrono::milliseconds idle_mi
 
 // The lane for a new connection: that of the connection that it replaces, so that one thread orders
 // the two; otherwise the lane with the fewest connections.
-Lane& ChunkServer::lane_for(const Adoption& adoption, size_t& index) {
-  const auto previous =
-      adoption.previous == 0
-          ? std::nullopt
-          : registry_.lane_of({.session = adoption.session, .connection = adoption.previous});
-  if (previous) {
-    index = *previous;
-  } else {
-    const auto fewest =
-        std::min_element(lanes_.begin(), lanes_.end(), [](const auto& left, const auto& right) {
-          return left->connection_count() < right->connection_count();
-        });
-    index = static_cast<size_t>(fewest - lanes_.begin());
+size_t ChunkServer::lane_for(const Adoption& adoption) {
+  if (adoption.previous != 0) {
+    const auto lane =
+        registry_.lane_of({.session = adoption.session, .connection = adoption.previous});
+    if (lane) return *lane;  // it may have ended a moment ago
   }
-  return *lanes_[index];
+  const auto fewest =
+      std::min_element(lanes_.begin(), lanes_.end(), [](const auto& left, const auto& right) {
+        return left->connection_count() < right->connection_count();
+      });
+  return static_cast<size_t>(fewest - lanes_.begin());
 }
 
 int ChunkServer::rdma_open(const rdma::DeviceAddress& address, uint64_t memory_bytes,
@@ -265,23 +266,23 @@ int ChunkServer::rdma_offer(size_t rail, uint64_t session, uint64_t previous, ui
   if (phase_.load() != Phase::kRunning) return -ESHUTDOWN;
   Adoption wanted;
   wanted.session = session;
-  wanted.previous = previous;
-  size_t index = 0;
-  (void)lane_for(wanted, index);
-  return rails_.offer(rail, index, token, local);
+  wanted.previous = registry_.predecessor(session, previous);
+  return rails_.offer(rail, lane_for(wanted), token, local);
 }
 
 // Chooses the lane. With a queue pair, it is the lane for which that was made. False: there is no
-// such queue pair.
+// such queue pair, or the connection to be replaced came to another lane meanwhile.
 bool ChunkServer::choose_lane(Adoption& adoption, uint64_t rdma_token, size_t& index) {
   if (rdma_token == 0) {
-    (void)lane_for(adoption, index);
+    index = lane_for(adoption);
     return true;
   }
   rdma::Claim claim = rails_.claim(rdma_token);
   adoption.channel = std::move(claim.channel);
   index = claim.lane;
-  return adoption.channel != nullptr;
+  const auto other =
+      registry_.lane_of({.session = adoption.session, .connection = adoption.previous});
+  return adoption.channel != nullptr && other.value_or(index) == index;
 }
 
 bool ChunkServer::adopt(Adoption adoption, uint64_t rdma_token) {
@@ -292,8 +293,11 @@ bool ChunkServer::adopt(Adoption adoption, uint64_t rdma_token) {
     const bool has_room =
         adoption.purpose == Purpose::kServer ||
         services_.sessions.connection_count(name.session) < kConnectionsOfSessionMax;
+    const uint64_t previous = adoption.previous;
+    registry_.announce(name, previous);
+    adoption.previous = registry_.predecessor(name.session, previous);
     if (has_room && phase_.load() == Phase::kRunning && choose_lane(adoption, rdma_token, index) &&
-        registry_.add(name, index)) {
+        registry_.add(name, index, previous)) {
       lanes_[index]->adopt(std::move(adoption));
       return true;
     }
@@ -301,8 +305,8 @@ bool ChunkServer::adopt(Adoption adoption, uint64_t rdma_token) {
   }
   services_.events.log(LogLevel::kWarning, "connection " + std::to_string(name.connection) +
                                                " of session " + std::to_string(name.session) +
-                                               " refused: its name is in use, there are too "
-                                               "many, or the server stops");
+                                               " refused: its name is in use, it was replaced, "
+                                               "there are too many, or the server stops");
   services_.events.closed(name.session, name.connection);
   return false;
 }

@@ -79,6 +79,9 @@ class ChunkServer {
   // kEinval: there is no such index, or the id is 0 or taken
   Status target_assign(size_t index, uint32_t target);
   bool target_figures(size_t index, store::StoreFigures& figures);
+  // From now on no client is served for these names of the target. False: there is no such target,
+  // or it has too many names.
+  bool drop_names(uint32_t target, std::span<const store::ObjectId> names);
 
   void start();
   void stop(uint32_t deadline_ms);
@@ -91,9 +94,14 @@ class ChunkServer {
   // Closes at most count_max connections that were idle for at least idle_min, the longest idle
   // first. Their clients make new ones when they need them.
   void close_idle(size_t count_max, std::chrono::milliseconds idle_min);
-  // Takes over a connection. False, and the socket is closed: the name is taken, there are too many
-  // connections, or the server does not run. rdma_token is that of rdma_offer(); 0: frames go over
-  // the socket.
+  // A client has proved itself, and names this connection as replaced by its next one from now on,
+  // whether it is adopted or not.
+  void announce(uint64_t session, uint64_t connection, uint64_t previous) {
+    registry_.announce({.session = session, .connection = connection}, previous);
+  }
+  // Takes over a connection. False, and the socket is closed: the name is taken, its successor came
+  // first, there are too many connections, or the server does not run. rdma_token is that of
+  // rdma_offer(); 0: frames go over the socket.
   bool adopt(Adoption adoption, uint64_t rdma_token = 0);
 
   // ---- RDMA (rdma/rails.h): the queue pair is made on the lane that will get the connection ----
@@ -114,7 +122,7 @@ class ChunkServer {
  private:
   void choose_engine(IoEngine io);
   void close_session(uint64_t session);
-  Lane& lane_for(const Adoption& adoption, size_t& index);
+  size_t lane_for(const Adoption& adoption);
   bool choose_lane(Adoption& adoption, uint64_t rdma_token, size_t& index);
   bool wait_for_connections(uint32_t deadline_ms) const;
   void stop_targets();

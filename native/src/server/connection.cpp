@@ -142,26 +142,41 @@ Status Connection::check_capability(const FrameHeader& header, std::span<const s
   return status;
 }
 
+Status Connection::check_dropped(const FrameHeader& header, std::span<const std::byte> body) {
+  const OpSpec& spec = *spec_of(header.op);
+  if (!spec.undropped) return Status::kOk;
+  TargetTable& targets = lane_.services().targets;
+  bool dropped =
+      targets.entry_of(header.target)->dropped.has({header.file_id, header.stripe_index});
+  if (spec.source && !dropped) {
+    const CopySource source = *body_of(header, body).source;
+    dropped = targets.entry_of(source.target)->dropped.has({source.file_id, source.stripe_index});
+  }
+  return dropped ? Status::kDropped : Status::kOk;
+}
+
 // Checks what must hold before anything is done for the peer. PING needs only a connection; FENCE
-// may come before there is a session table.
+// and DROP_NAMES may come before there is a session table.
 Status Connection::admit(const FrameHeader& header, std::span<const std::byte> body) {
   const auto op = static_cast<Op>(header.op);
   if (op == Op::kPing || op == Op::kFence) return Status::kOk;
-  const Services& services = lane_.services();
-  if (!services.sessions.ready()) return Status::kNotReady;
+  Services& services = lane_.services();
+  if (!services.sessions.ready() && op != Op::kDropNames) return Status::kNotReady;
   if (purpose_ == Purpose::kData) {
     if (!services.sessions.is_leased()) return Status::kNotReady;
     if (state_->life() == Life::kFenced) return Status::kFenced;
     if (state_->life() != Life::kLive) return Status::kUnknownSession;
   }
   if (services.targets.find(header.target) == nullptr) return Status::kNoTarget;
-  if (op == Op::kDeleteAll && names_of(body).empty()) return Status::kBadRequest;
+  const bool has_names = op == Op::kDeleteAll || op == Op::kDropNames;
+  if (has_names && names_of(body).empty()) return Status::kBadRequest;
   if (spec_of(header.op)->source) {
     const CopySource source = *body_of(header, body).source;
     if (!source_fits(header, source)) return Status::kBadRequest;
     if (services.targets.find(source.target) == nullptr) return Status::kNoTarget;
   }
-  return check_capability(header, body);
+  const Status status = check_capability(header, body);
+  return status == Status::kOk ? check_dropped(header, body) : status;
 }
 
 void Connection::send_status(const FrameHeader& header, Status status) {
@@ -229,6 +244,8 @@ bool Connection::frame(const FrameHeader& header, std::span<const std::byte> bod
   const Status status = admit(header, body);
   if (status == Status::kOk && header.op == static_cast<uint8_t>(Op::kFetch)) {
     fetch(header, body);
+  } else if (status == Status::kOk && header.op == static_cast<uint8_t>(Op::kDropNames)) {
+    drop_names(header, body);
   } else if (status == Status::kOk) {
     auto request = accept(header);
     if (spec_of(header.op)->source) request->source = *body_of(header, body).source;
@@ -240,14 +257,25 @@ bool Connection::frame(const FrameHeader& header, std::span<const std::byte> bod
   return true;
 }
 
+// Answered at once: the metaserver keeps a client waiting until no request for these names is
+// admitted any more.
+void Connection::drop_names(const FrameHeader& header, std::span<const std::byte> body) {
+  add(lane_.counters().name_drops);
+  const std::vector<store::ObjectId> names = names_of(body);
+  const bool is_taken = lane_.services().targets.entry_of(header.target)->dropped.drop(names);
+  send_status(header, is_taken ? Status::kOk : Status::kBusy);
+}
+
 // Answers as soon as the fetcher knows the objects: no peer waits for the bytes. Objects that this
-// peer may not read are left out.
+// peer may not read are left out, and those whose names were dropped.
 void Connection::fetch(const FrameHeader& header, std::span<const std::byte> body) {
   const std::vector<FetchedObject> objects = fetched_of(body);
   if (objects.empty()) return refuse(header, Status::kBadRequest);
   add(lane_.counters().fetches);
   std::vector<Fetcher::Wanted> wanted;
+  const DroppedNames& dropped = lane_.services().targets.entry_of(header.target)->dropped;
   for (const FetchedObject& object : objects) {
+    if (dropped.has({object.capability.file_id, object.stripe_index})) continue;
     const bool may_read =
         purpose_ == Purpose::kServer ||
         capabilities_.proves(object.capability,

@@ -90,9 +90,11 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   bool well_formed(const FrameHeader& header);
   Status admit(const FrameHeader& header, std::span<const std::byte> body);
   Status check_capability(const FrameHeader& header, std::span<const std::byte> body);
+  Status check_dropped(const FrameHeader& header, std::span<const std::byte> body);
   std::shared_ptr<Request> accept(const FrameHeader& header);
   void refuse(const FrameHeader& header, Status status);
   void fetch(const FrameHeader& header, std::span<const std::byte> body);
+  void drop_names(const FrameHeader& header, std::span<const std::byte> body);
   void send_status(const FrameHeader& header, Status status);
   void request_dropped();
   void limit_reading();

@@ -39,7 +39,8 @@ struct Latency {
 
 struct alignas(64) Counters {
   Counter reads{0}, writes{0}, syncs{0}, truncates{0}, punches{0}, stats{0}, deletes{0}, fences{0},
-      pings{0}, seeks{0}, copies{0}, deletes_all{0}, deleted_objects{0}, fetches{0};
+      pings{0}, seeks{0}, copies{0}, deletes_all{0}, deleted_objects{0}, fetches{0},
+      epoch_raises{0}, name_drops{0};
   // copied: on this server, not for a client
   Counter read_bytes{0}, written_bytes{0}, copied_bytes{0};
   // The last one counts lent reads of all three kinds.
@@ -68,6 +69,8 @@ struct alignas(64) Counters {
     visit("deletes_all", deletes_all);
     visit("deleted_objects", deleted_objects);
     visit("fetches", fetches);
+    visit("epoch_raises", epoch_raises);
+    visit("name_drops", name_drops);
     visit("read_bytes", read_bytes);
     visit("written_bytes", written_bytes);
     visit("copied_bytes", copied_bytes);

@@ -116,7 +116,7 @@ void perform_sync(Request& request) {
   const uint64_t oldest = request.header.offset;
   request.status = oldest != 0 && oldest != request.store->incarnation()
                        ? Status::kStaleIncarnation
-                       : request.store->sync(request.object());
+                       : request.store->sync(request.object(), request.header.epoch);
 }
 
 Copy copy_of(const Request& request) {
@@ -137,6 +137,7 @@ Copy copy_of(const Request& request) {
 // The reply's body has a status for each object, as packed u16.
 void perform_delete_all(Request& request) {
   std::vector<Status> statuses(request.objects.size(), Status::kOk);
+  for (const store::ObjectId& object : request.objects) request.dropped->deleted(object);
   request.store->remove_all(request.objects, statuses);
   request.body.resize(statuses.size() * sizeof(uint16_t));
   for (size_t index = 0; index < statuses.size(); ++index) {
@@ -170,7 +171,11 @@ void perform(Request& request, Counters& counters) {
       request.status =
           target.truncate(request.object(), header.offset, header.epoch, must_exist(request));
       return;
+    case Op::kRaiseEpoch:
+      request.status = target.raise_epoch(request.object(), header.epoch, must_exist(request));
+      return;
     case Op::kDelete:
+      request.dropped->deleted(request.object());
       request.status = target.remove(request.object());
       return;
     case Op::kDeleteAll:
@@ -181,7 +186,6 @@ void perform(Request& request, Counters& counters) {
     case Op::kPing:
     case Op::kFetch:
     case Op::kFence:
-    case Op::kRaiseEpoch:
     case Op::kDropNames:
       break;
   }
@@ -218,9 +222,11 @@ Counter& count_of(Counters& counters, Op op) {
       return counters.fetches;
     case Op::kFence:
       return counters.fences;
-    case Op::kPing:
     case Op::kRaiseEpoch:
+      return counters.epoch_raises;
     case Op::kDropNames:
+      return counters.name_drops;
+    case Op::kPing:
       break;
   }
   return counters.pings;
@@ -230,8 +236,11 @@ Counter& count_of(Counters& counters, Op op) {
 
 void Operations::execute(std::shared_ptr<Request> request) {
   add(count_of(lane_.counters(), request->op()));
-  request->store = services_.targets.find(request->header.target);
-  if (request->store != nullptr) request->incarnation = request->store->incarnation();
+  if (auto* const entry = services_.targets.entry_of(request->header.target); entry != nullptr) {
+    request->store = entry->store.get();
+    request->dropped = &entry->dropped;
+    request->incarnation = request->store->incarnation();
+  }
   if (request->op() == Op::kCopy) {
     request->source_store = services_.targets.find(request->source.target);
   }

@@ -16,6 +16,7 @@
 #include "braidfs/frame.h"
 #include "core/clock.h"
 #include "server/buffer_pool.h"
+#include "server/dropped_names.h"
 #include "store/chunk_store.h"
 
 namespace braidfs::server {
@@ -47,6 +48,7 @@ struct Request {
   Clock::time_point accepted = Clock::now();
 
   store::ChunkStore* store = nullptr;
+  DroppedNames* dropped = nullptr;       // of its target
   CopySource source;                     // of a COPY
   std::vector<store::ObjectId> objects;  // of a DELETE_ALL
   store::ChunkStore* source_store = nullptr;

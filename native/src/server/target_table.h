@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "server/dropped_names.h"
 #include "store/chunk_store.h"
 
 namespace braidfs::server {
@@ -20,6 +21,7 @@ class TargetTable {
   struct Entry {
     std::atomic<uint32_t> target{0};  // 0: the metaserver has not assigned an id yet
     std::unique_ptr<store::ChunkStore> store;
+    DroppedNames dropped;
   };
 
   size_t count() const { return count_.load(std::memory_order_acquire); }
@@ -34,18 +36,26 @@ class TargetTable {
     count_.fetch_add(1, std::memory_order_release);
   }
 
+  // nullptr: there is no such target here.
+  Entry* entry_of(uint32_t target) {
+    const size_t index = index_of(target);
+    return index == kTargetsMax ? nullptr : &entries_[index];
+  }
   store::ChunkStore* find(uint32_t target) const {
-    if (target == 0) return nullptr;
-    const size_t open = count();
-    for (size_t index = 0; index < open; ++index) {
-      if (entries_[index].target.load(std::memory_order_acquire) == target) {
-        return entries_[index].store.get();
-      }
-    }
-    return nullptr;
+    const size_t index = index_of(target);
+    return index == kTargetsMax ? nullptr : entries_[index].store.get();
   }
 
  private:
+  size_t index_of(uint32_t target) const {
+    if (target == 0) return kTargetsMax;
+    const size_t open = count();
+    for (size_t index = 0; index < open; ++index) {
+      if (entries_[index].target.load(std::memory_order_acquire) == target) return index;
+    }
+    return kTargetsMax;
+  }
+
   std::array<Entry, kTargetsMax> entries_;
   std::atomic<size_t> count_{0};
 };

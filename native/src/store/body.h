@@ -140,10 +140,11 @@ class StoreBody {
   static IoPlan& plan_of(WriteOp& op) noexcept { return op.state_->plan; }
 
   // durable.cpp
-  Status sync(ObjectId id);
+  Status sync(ObjectId id, uint32_t epoch);
   Status sync_batch(std::span<const ObjectPointer> objects);
   Status make(ObjectId id, uint32_t epoch, bool must_exist);
   Status truncate(ObjectId id, uint64_t length, uint32_t epoch, bool must_exist);
+  Status raise_epoch(ObjectId id, uint32_t epoch, bool must_exist);
   Status punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t epoch);
   Status stat(ObjectId id, ObjectFigures& figures);
   Status seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole,

@@ -304,7 +304,10 @@ ReadResult ChunkStore::read(const ReadRequest& request, std::span<uint64_t> sums
   return finish_read(op, sums);
 }
 
-Status ChunkStore::sync(ObjectId object) { return body_->sync(object); }
+Status ChunkStore::sync(ObjectId object, uint32_t epoch) { return body_->sync(object, epoch); }
+Status ChunkStore::raise_epoch(ObjectId object, uint32_t epoch, bool must_exist) {
+  return body_->raise_epoch(object, epoch, must_exist);
+}
 Status ChunkStore::make(ObjectId object, uint32_t epoch, bool must_exist) {
   return body_->make(object, epoch, must_exist);
 }

@@ -15,9 +15,9 @@
 // Wait::kNo only. kBusy after Wait::kYes means that the log stayed full for
 // StoreConfig::wait_ms_max; nothing was done, and the client may retry.
 //
-// Threads: ANY THREAD. sync, truncate, punch, seek, remove, checkpoint and stop block, so they are
-// for worker threads only. Not here: sockets, capabilities, sessions, verification of the sums on
-// the wire (server/).
+// Threads: ANY THREAD. sync, truncate, raise_epoch, punch, seek, remove, checkpoint and stop block,
+// so they are for worker threads only. Not here: sockets, capabilities, sessions, verification of
+// the sums on the wire (server/).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -81,8 +81,9 @@ class ChunkStore {
   Status write(const WriteRequest& request);
   ReadResult read(const ReadRequest& request, std::span<uint64_t> sums);
 
-  // No such object: kOk, since nothing was lost that this target knew.
-  Status sync(ObjectId object);
+  // No such object: kOk, since nothing was lost that this target knew. An epoch below the object's:
+  // kStaleTruncateEpoch. The default is the newest one.
+  Status sync(ObjectId object, uint32_t epoch = UINT32_MAX);
   // Creates the object, empty, if it does not exist; durable after sync(). must_exist: kNoObject
   // instead of creating it.
   Status make(ObjectId object, uint32_t epoch, bool must_exist = false);
@@ -91,6 +92,10 @@ class ChunkStore {
   // kStaleTruncateEpoch, except for a repetition of the truncation with that very epoch, which is
   // durable when answered.
   Status truncate(ObjectId object, uint64_t length, uint32_t epoch, bool must_exist = false);
+  // The object's epoch becomes this one, unless it is higher already; no write under a lower one is
+  // under way then. Creates a missing object; with must_exist it answers kNoObject instead. Durable
+  // when answered, and so is what was written.
+  Status raise_epoch(ObjectId object, uint32_t epoch, bool must_exist = false);
   // kNoObject: the object does not exist. Then the range was a hole, or the object was lost.
   Status punch(ObjectId object, uint64_t offset, uint64_t length, uint32_t epoch);
   Status stat(ObjectId object, ObjectFigures& figures);  // kNoObject

@@ -1,6 +1,6 @@
 // TRUNCATE and PUNCH: blocks become holes, and partial blocks get zeros through the log. Also the
 // creation of an object that holds nothing yet, which is a TRUNCATE to nothing of an object that
-// does not exist.
+// does not exist, and RAISE_EPOCH, which is a TRUNCATE to the length that the object has.
 //
 // TRUNCATE keeps the whole object locked until its entry is committed and the tail of the file is
 // gone, so that nobody can load a record page that was cut off. PUNCH leaves the homes occupied
@@ -65,6 +65,26 @@ Status StoreBody::truncate(ObjectId id, uint64_t length, uint32_t epoch, bool mu
     guard.lock();
   } else if (status == Status::kOk) {
     status = truncate_locked(object, guard, length, epoch);
+  }
+  object->range.unlock(ticket);
+  return count_error(status);
+}
+
+// The lock waits for writes under way, which were admitted under the epoch of before.
+Status StoreBody::raise_epoch(ObjectId id, uint32_t epoch, bool must_exist) {
+  const std::shared_lock passage(gate_);
+  const ObjectPointer object = table_.get(id);
+  Guard guard(object->mu);
+  if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
+  const RangeLock::Ticket ticket = object->range.lock(guard, 0, kBlocksMax, true);
+  Status status = admit(*object, std::max(epoch, object->epoch));
+  if (status == Status::kOk && must_exist && !object->exists) status = Status::kNoObject;
+  if (status == Status::kOk && object->exists && epoch <= object->epoch) {
+    guard.unlock();
+    status = sync_batch({&object, 1});  // it may not be durable yet
+    guard.lock();
+  } else if (status == Status::kOk) {
+    status = truncate_locked(object, guard, object->length, epoch);
   }
   object->range.unlock(ticket);
   return count_error(status);

@@ -20,12 +20,13 @@ struct StoreBody::Flush {
   bool name = false;
 };
 
-Status StoreBody::sync(ObjectId id) {
+Status StoreBody::sync(ObjectId id, uint32_t epoch) {
   const ObjectPointer object = table_.get(id);
   {
     const std::lock_guard guard(object->mu);
     if (object->removed) return Status::kOk;
     if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
+    if (epoch < object->epoch) return Status::kStaleTruncateEpoch;
   }
   return sync_batch({&object, 1});
 }

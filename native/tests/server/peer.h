@@ -129,12 +129,21 @@ inline Frame write(uint64_t offset, const Bytes& payload, uint64_t file_id = kFi
   return frame.seal();
 }
 
-inline Frame delete_all(const std::vector<ObjectName>& names) {
-  Frame frame = request(Op::kDeleteAll, 0);
+// A DELETE_ALL or DROP_NAMES.
+inline Frame naming(Op op, const std::vector<ObjectName>& names) {
+  Frame frame = request(op, 0);
   frame.header.length = static_cast<uint32_t>(names.size());
   const auto raw = std::as_bytes(std::span(names));
   frame.body.assign(raw.begin(), raw.end());
   return frame.seal();
+}
+
+inline Frame delete_all(const std::vector<ObjectName>& names) {
+  return naming(Op::kDeleteAll, names);
+}
+
+inline Frame drop_names(const std::vector<ObjectName>& names) {
+  return naming(Op::kDropNames, names);
 }
 
 struct Named {

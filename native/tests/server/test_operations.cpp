@@ -374,7 +374,7 @@ TEST_P(Operations, CopyNeedsTheRightToReadAndToWrite) {
   EXPECT_EQ(peer.status_of(copy(elsewhere, 0, 4096, kSink, capability_for(kFile))),
             Status::kNoTarget);
   for (const CopySource& bad :
-       {CopySource{kFile, 100, 0, kTarget}, CopySource{kFile, 0, 1u << 20, kTarget},
+       {CopySource{kFile, 100, 0, kTarget}, CopySource{kFile, 0, limits::kStripeWidthMax, kTarget},
         CopySource{kFile, 0, 0, kTarget, 2}, CopySource{kFile, ~0ull << 12, 0, kTarget}}) {
     EXPECT_EQ(peer.status_of(copy(bad, 0, 4096, kSink, capability_for(kFile))),
               Status::kBadRequest);

@@ -37,6 +37,7 @@ struct Model {  // the model of one object
   size_t synced = 0;             // states before this index can no longer appear
   size_t answered = 0;
   uint32_t epoch = 0;
+  uint32_t epoch_durable = 0;
   bool deleted = false;
 
   void push() { states.push_back(xxh3(now)); }
@@ -137,8 +138,10 @@ class Trial {
       sync(model, index);
     else if (dice < 82)
       punch(model, index);
-    else if (dice < 90)
+    else if (dice < 87)
       truncate(model, index);
+    else if (dice < 90)
+      raise_epoch(model, index);
     else if (dice < 92)
       remove(model, index);
     else if (dice < 95)
@@ -162,6 +165,9 @@ class Trial {
   // Everything up to the last answered operation is durable.
   void durable(Model& model, Status status) {
     if (status == Status::kOk) model.synced = model.answered;
+  }
+  static void epoch_is_durable(Model& model, Status status) {
+    if (status == Status::kOk) model.epoch_durable = model.epoch;
   }
 
   void write(Model& model, size_t index) {
@@ -212,6 +218,15 @@ class Trial {
     const Status status = store_->truncate(id(index), length, ++model.epoch);
     answered(model, status);
     durable(model, status);
+    epoch_is_durable(model, status);
+  }
+  void raise_epoch(Model& model, size_t index) {
+    if (model.deleted) return;
+    tell("raise", index, model.epoch, 0);
+    const Status status = store_->raise_epoch(id(index), ++model.epoch);
+    answered(model, status);
+    durable(model, status);
+    epoch_is_durable(model, status);
   }
   void remove(Model& model, size_t index) {
     tell("remove", index, 0, 0);
@@ -256,6 +271,12 @@ class Trial {
     EXPECT_NE(found, model.states.end())
         << "object " << index << (cut_ ? " after a cut" : " after a kill")
         << ": not what it was after any allowed operation; length " << got.bytes.size();
+    ObjectFigures figures;
+    if (store_->stat(id(index), figures) == Status::kOk) {
+      EXPECT_GE(figures.epoch, model.epoch_durable) << "object " << index;
+    } else {
+      EXPECT_TRUE(model.epoch_durable == 0 || model.deleted) << "object " << index << " is gone";
+    }
     model.now = got.bytes;
     model.states.clear();
     model.push();

@@ -95,7 +95,14 @@ class Noting(NoCaller):
         return 9
 
     async def raise_epoch(
-        self, target: int, file_id: int, object_number: int, *, epoch: int, timeout_s: float
+        self,
+        target: int,
+        file_id: int,
+        object_number: int,
+        *,
+        epoch: int,
+        must_exist: bool = False,
+        timeout_s: float,
     ) -> int:
         await self._note(f"raise to {epoch}", ObjectName(target, file_id, object_number))
         return 9

@@ -1,16 +1,18 @@
 """A chunk server without native code and a metaserver without a store, for the tests here."""
 
 import functools
+import itertools
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import msgpack  # type: ignore[import-untyped]
 import trio
 
 from fscommon.auth.key import create_key, load_key
-from fscommon.errors import FsError
+from fscommon.errors import FsError, ProtocolError
 from fscommon.native import RawEvent
 from fscommon.native_ports import NativeTls
 from fscommon.net.address import Address
@@ -22,11 +24,21 @@ from fscommon.net.transport import Transport
 from fscommon.observe.metrics import Metrics
 from fscommon.service import Service, ServiceSettings
 from fscommon.wire.codec import decode, encode
+from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_REPLY
 from fscommon.wire.messages import Failure
 from fscommon.wire.ops import Op
-from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
+from fscommon.wire.servers import (
+    DroppedNames,
+    FormerRegister,
+    Heartbeat,
+    HeartbeatReply,
+    Register,
+    Registered,
+    TargetDropped,
+    TargetReport,
+)
 from storageserver.config import StorageServerConfig, TargetConfig
 from storageserver.server import StorageServer
 
@@ -49,6 +61,7 @@ class FakeChunkServer:
         self.calls: list[tuple[object, ...]] = []
         self.live: list[int] | None = None
         self.until_ns = 0
+        self.dropped: list[tuple[int, int, int]] = []
         self.adopted: list[tuple[str, int, int, int]] = []
         self.connections = 0
         self.rdma_tokens: list[int] = []
@@ -92,6 +105,16 @@ class FakeChunkServer:
     def serve_until(self, deadline_ns: int) -> None:
         self.until_ns = deadline_ns
         assert self.live is not None, "the lease comes after the table of sessions"
+
+    def drop_names(self, target: int, file_ids: Sequence[int], objects: Sequence[int]) -> None:
+        if len(file_ids) != len(objects):
+            raise ValueError("the columns differ in length")
+        names = zip(itertools.repeat(target), file_ids, objects, strict=False)
+        self.dropped += names
+        self.calls.append(("drop_names", target, self.live is None))
+
+    def announce(self, session: int, connection: int, previous: int) -> None:
+        self.calls.append(("announce", session, connection, previous))
 
     def fence(self, session: int) -> None:
         self.calls.append(("fence", session))
@@ -167,11 +190,16 @@ class FakeMetaserver:
     sessions: list[int] = field(default_factory=list)
     version: int = 1
     map_epoch: int = 8
-    registrations: list[Register] = field(default_factory=list)
+    registrations: list[FormerRegister] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
     refuse: FsError | None = None
     hang_up: bool = False
     ids: dict[bytes, int] = field(default_factory=dict)
+    dropped: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by target
+    asked: list[TargetDropped] = field(default_factory=list)
+    page: int = 3  # names in a reply to TARGET_DROPPED
+    is_former: bool = False  # it is of a release that knows nothing of replicas
+    on_page: Callable[[], None] = lambda: None  # called with each TARGET_DROPPED
     heard: trio.Event = field(default_factory=trio.Event)
 
     async def on_connection(self, peer: Peer, stream: FrameStream) -> None:
@@ -201,12 +229,35 @@ class FakeMetaserver:
             error, self.refuse = self.refuse, None
             body = encode(Failure(str(error)))
             return reply_to(status=error.status, body=body)
-        reply = self._register(frame) if header.op == Op.REGISTER else self._heartbeat(frame)
+        reply = self._reply(frame)
         self.heard.set()
         return reply_to(body=encode(reply))
 
+    def _reply(self, frame: Frame) -> object:
+        if frame.header.op == Op.REGISTER:
+            return self._register(frame)
+        if frame.header.op == Op.TARGET_DROPPED and not self.is_former:
+            return self._dropped(frame)
+        assert frame.header.op == Op.HEARTBEAT
+        return self._heartbeat(frame)
+
+    def _dropped(self, frame: Frame) -> DroppedNames:
+        request = decode(TargetDropped, frame.body)
+        self.asked.append(request)
+        self.on_page()
+        names = sorted(self.dropped.get(request.target, []))
+        left = [name for name in names if name > (request.after_file_id, request.after_object)]
+        some = left[: self.page]
+        return DroppedNames(
+            file_ids=tuple(file_id for file_id, _ in some),
+            objects=tuple(number for _, number in some),
+            end=len(left) <= self.page,
+        )
+
     def _register(self, frame: Frame) -> Registered:
-        request = decode(Register, frame.body)
+        if self.is_former and len(msgpack.unpackb(frame.body)) > len(fields(FormerRegister)):
+            raise ProtocolError("fields of Register have wrong types")
+        request = decode(FormerRegister if self.is_former else Register, frame.body)
         self.registrations.append(request)
         for report in request.targets:
             self.ids.setdefault(report.uuid, len(self.ids) + 1)
@@ -218,6 +269,7 @@ class FakeMetaserver:
             map_epoch=self.map_epoch,
             sessions=tuple(self.sessions),
             timeout_s=10.0,
+            features=0 if self.is_former else FEATURE_REPLICAS,
         )
 
     def _heartbeat(self, frame: Frame) -> HeartbeatReply:

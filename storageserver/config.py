@@ -53,6 +53,7 @@ class StorageServerConfig:
     listen: str = f"127.0.0.1:{STORAGESERVER_PORT}"
     advertise: str = ""  # where clients find this server; empty: the listen address
     metaservers: tuple[str, ...] = (f"127.0.0.1:{METASERVER_PORT}",)
+    domain: str = ""  # what fails together with this server; empty: its host
     metrics_listen: str = ""  # empty: off
     log_level: str = "info"
     log_file: str = ""  # empty: stderr
@@ -74,6 +75,8 @@ class StorageServerConfig:
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= NAME_LENGTH_MAX:
             raise ValueError(f"name must have 1 to {NAME_LENGTH_MAX} characters")
+        if len(self.domain) > NAME_LENGTH_MAX:
+            raise ValueError(f"domain must have at most {NAME_LENGTH_MAX} characters")
         if self.io_engine not in IO_ENGINES:
             raise ValueError(f"io_engine must be one of {', '.join(IO_ENGINES)}")
         if not 0 <= self.lanes <= LANES_MAX:

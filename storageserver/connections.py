@@ -24,8 +24,8 @@ from fscommon.observe.log import Log
 from fscommon.wire.hello import Hello
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from storageserver.epochs import Epochs
-from storageserver.listing import Listing
 from storageserver.membership import Membership
+from storageserver.object_requests import ObjectRequests
 from storageserver.tables import Tables
 
 UNKNOWN_SESSION_WAIT_S: Final = 2.0
@@ -44,7 +44,7 @@ class Connections:
         tables: Tables,
         membership: Membership,
         epochs: Epochs,
-        listing: Listing,
+        objects: ObjectRequests,
         rails: Rails,
         log: Log,
     ) -> None:
@@ -52,7 +52,7 @@ class Connections:
         self._tables = tables
         self._membership = membership
         self._epochs = epochs
-        self._listing = listing
+        self._objects = objects
         self._rails = rails
         self._log = log
         self.count_max = connections_max(SHARE)
@@ -77,6 +77,9 @@ class Connections:
         TransportError."""
         if peer.purpose not in _PURPOSES:
             raise ProtocolError(f"a storage server takes no connections for '{peer.purpose}'")
+        if peer.purpose in ("data", "rdma"):
+            # At once: the client's next connection may be here before this one is adopted.
+            self._native.announce(peer.session, peer.connection, peer.previous)
         if peer.purpose == "rdma":
             try:
                 await self._admit_rdma(peer, stream)
@@ -86,7 +89,7 @@ class Connections:
         if peer.purpose == "server" and (why_not := self._epochs.why_not(peer.session)):
             raise ProtocolError(why_not)
         if peer.purpose == "admin":
-            await self._listing.serve(stream)
+            await self._objects.serve(stream)
             return
         if peer.purpose == "data":
             await self._wait_for_session(peer.session)

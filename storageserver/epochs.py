@@ -29,6 +29,11 @@ class Epochs:
         self._kept = 0
         self._connections: dict[int, tuple[int, int]] = {}  # descriptor → socket, epoch
 
+    @property
+    def newest(self) -> int:
+        """Other storage servers take this server for one of the present cluster by it."""
+        return self._newest
+
     def load(self) -> None:
         """Raises ConfigError."""
         try:

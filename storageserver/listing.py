@@ -15,14 +15,8 @@ from typing import Final
 
 import trio
 
-from fscommon.errors import FsError, ProtocolError, Status
-from fscommon.net.stream import FrameStream
-from fscommon.wire.codec import decode, encode
-from fscommon.wire.frame import Frame, encode_frame
-from fscommon.wire.header import FLAG_REPLY
-from fscommon.wire.messages import Failure
+from fscommon.errors import FsError, Status
 from fscommon.wire.objects import DIRECTORIES, OBJECTS_MAX, ObjectList, ObjectListing, ObjectRow
-from fscommon.wire.ops import Op
 
 _NAME: Final = re.compile(r"([0-9a-f]{16})\.(0|[1-9a-f][0-9a-f]{0,7})")
 _BLOCK: Final = 512  # of st_blocks
@@ -35,25 +29,10 @@ class Listing:
         self._path_of = path_of
         self._one = trio.Lock()
 
-    async def serve(self, stream: FrameStream) -> None:
-        """Answers until the connection ends. Raises ProtocolError, TransportError."""
-        while batch := await stream.receive_batch():
-            for frame in batch:
-                await stream.send(await self._answer(frame))
-
-    async def _answer(self, frame: Frame) -> bytes:
-        header = frame.header
-        if header.op != Op.OBJECT_LIST:
-            raise ProtocolError(f"operation {header.op} is not for a connection of this purpose")
-        request = decode(ObjectList, frame.body)
-        try:
-            async with self._one:
-                body, status = encode(await self._list(request)), 0
-        except FsError as error:
-            body, status = encode(Failure(error.message)), int(error.status)
-        return encode_frame(
-            header.op, flags=FLAG_REPLY, request_id=header.request_id, status=status, body=body
-        )
+    async def list(self, request: ObjectList) -> ObjectListing:
+        """Raises FsError."""
+        async with self._one:
+            return await self._list(request)
 
     async def _list(self, request: ObjectList) -> ObjectListing:
         path = self._path_of(request.target)

@@ -31,10 +31,12 @@ from fscommon.net.transport import Transport
 from fscommon.service import Service, run_program
 from storageserver.config import StorageServerConfig, buffer_bytes_max
 from storageserver.connections import Connections
+from storageserver.copying import Copying, Credentials
 from storageserver.epochs import Epochs
 from storageserver.events import NativeEvents
 from storageserver.listing import Listing
 from storageserver.membership import Membership, Metaservers
+from storageserver.object_requests import ObjectRequests
 from storageserver.state import NodeState, StateFile
 from storageserver.tables import Tables
 from storageserver.targets import Targets
@@ -64,7 +66,7 @@ class StorageServer:
         self._key = load_key(config.key_file)
         self._file = StateFile(config.state_directory)
         metaservers = Metaservers(
-            config.metaserver_addresses(), self._key, config.name, self._transport
+            config.metaserver_addresses(), self._key, config.name, config.domain, self._transport
         )
         log, metrics = service.log, service.metrics
         self._epochs = Epochs(config.state_directory, log)
@@ -74,12 +76,14 @@ class StorageServer:
         self._targets = Targets(native, log, metrics)
         self._tables = Tables(native, self._targets)
         self._rails = Rails(native, config.rdma(), log)
+        own = Credentials(config.name, self._key, self._transport)
+        copying = Copying(native, self._targets, own, self._epochs)
         self._connections = Connections(
             native,
             self._tables,
             self._membership,
             self._epochs,
-            Listing(self._targets.path_of),
+            ObjectRequests(Listing(self._targets.path_of), copying),
             self._rails,
             log,
         )

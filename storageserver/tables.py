@@ -31,10 +31,11 @@ class Tables:
         self.node = 0
         self._capability_key = b""
         self._lease_ns = 0
+        self._until_ns = 0
 
-    def registered(self, reply: Registered, cluster: bytes, asked_ns: int) -> None:
-        """Takes the reply to REGISTER. Raises ConfigError when the metaserver belongs to another
-        cluster."""
+    def assigned(self, reply: Registered, cluster: bytes) -> None:
+        """Takes the ids in the reply to REGISTER. Raises ConfigError when the metaserver belongs to
+        another cluster."""
         if cluster not in (b"", reply.cluster):
             raise ConfigError(
                 f"the metaserver belongs to cluster {reply.cluster.hex()}, "
@@ -42,21 +43,30 @@ class Tables:
             )
         self._targets.assign(reply.targets)
         self.node = reply.node
+
+    def registered(self, reply: Registered, asked_ns: int) -> None:
+        """Takes the reply to REGISTER, when the names are known that were dropped before: clients
+        are served from now on."""
         self._capability_key = reply.capability_key
         self._native.capability_key(reply.capability_key)
         # REGISTER names no version: the first heartbeat fetches table and version.
         self.session_version = 0
         self._put_sessions(reply.sessions)
         self._lease_ns = int(reply.timeout_s * 1_000_000_000)
-        self._native.serve_until(asked_ns + self._lease_ns)
+        self._serve_until(asked_ns + self._lease_ns)
 
     def heard(self, reply: HeartbeatReply, asked_ns: int) -> None:
         if reply.sessions is not None:
             self._put_sessions(reply.sessions)
         self.session_version = reply.session_version
-        self._native.serve_until(asked_ns + self._lease_ns)
+        self._serve_until(asked_ns + self._lease_ns)
         self._refreshed.set()
         self._refreshed = trio.Event()
+
+    def has_lease(self, now_ns: int) -> bool:
+        """False: it has run out. The metaserver may have taken this server for gone meanwhile, and
+        dropped names without telling it; another heartbeat must not renew it."""
+        return now_ns < self._until_ns
 
     def client_key(self, hello: KeyedHello) -> bytes | None:
         """The key of a client with a key of its own: it proves the session that it names, and
@@ -72,6 +82,10 @@ class Tables:
     def refreshed(self) -> trio.Event:
         """Set by the next heartbeat that is answered."""
         return self._refreshed
+
+    def _serve_until(self, until_ns: int) -> None:
+        self._until_ns = until_ns
+        self._native.serve_until(until_ns)
 
     def _put_sessions(self, sessions: tuple[int, ...]) -> None:
         self._sessions = frozenset(sessions)

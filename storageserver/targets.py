@@ -16,12 +16,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from fscommon.errors import ConfigError
+from fscommon.errors import ConfigError, ProtocolError
 from fscommon.native_ports import ChunkServer, TargetRow
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from fscommon.wire.admin import Traffic
-from fscommon.wire.servers import TargetReport
+from fscommon.wire.servers import DroppedNames, TargetReport
 from storageserver.config import TargetConfig
 from storageserver.state import NodeState, StateFile
 
@@ -76,6 +76,12 @@ class Targets:
         known = enumerate(self._paths)
         return next((p for i, p in known if self._native.target_info(i).target == target), None)
 
+    def part_used(self, target: int) -> float:
+        """What part of the target's bytes is in use; 1.0: there is no such target."""
+        rows = (self._native.target_info(index) for index in range(len(self._paths)))
+        row = next((row for row in rows if row.target == target), None)
+        return 1.0 if row is None or not row.bytes_total else 1 - row.bytes_free / row.bytes_total
+
     def publish(self) -> None:
         self._paths = list(self._opened)
 
@@ -129,6 +135,14 @@ class Targets:
             if known == 0:
                 self._native.target_assign(index, target)
                 self._log.info("target assigned", target=target, path=path)
+
+    def drop_names(self, target: int, names: DroppedNames) -> None:
+        """No client is served for these objects any more. Raises ProtocolError when they cannot be
+        taken."""
+        try:
+            self._native.drop_names(target, names.file_ids, names.objects)
+        except ValueError as error:
+            raise ProtocolError(f"the names dropped at target {target}: {error}") from error
 
     def _open(self, config: TargetConfig, state: NodeState) -> None:
         stored = superblock_uuid(config.path)

@@ -38,6 +38,10 @@ class FrameStream:
         there is none."""
         return self._stream.tls
 
+    def take_payloads(self, length_max: int) -> None:
+        """From now on frames may have payloads of so many bytes."""
+        self._parser.payload_length_max = length_max
+
     async def send(self, outgoing: bytes) -> None:
         """Sends whole frames. Returns without a checkpoint when the network takes them at once.
         Raises TransportError."""

@@ -78,6 +78,10 @@ class Caller:
     def is_open(self) -> bool:
         return self._ended is None
 
+    def take_payloads(self, length_max: int) -> None:
+        """From now on replies may have payloads of so many bytes."""
+        self._stream.take_payloads(length_max)
+
     async def wait_ended(self) -> None:
         """Returns when the connection has ended, on either side."""
         await self._end_event.wait()

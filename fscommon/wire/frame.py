@@ -2,9 +2,10 @@
 
 FrameParser is fed whatever has arrived, and returns whole, verified frames. It uses a length only
 after the header's own checksum was verified, and holds at most one unfinished frame; so a peer
-costs at most `body_length_max` bytes and one receive buffer. Any breach is a ProtocolError, after
-which the connection must be closed. Control and metadata frames have no payload; native code parses
-frames with file bytes (native/src/net).
+costs at most `body_length_max` and `payload_length_max` bytes and one receive buffer. Any breach is
+a ProtocolError, after which the connection must be closed. Control and metadata frames have no
+payload. Frames with file bytes are native code's (native/src/net), but for the few that a storage
+server copies (storageserver.copying); who takes a payload compares it with its sums.
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from fscommon.wire.header import HEADER_SIZE, Header, decode_header
 class Frame:
     header: Header
     body: bytes
+    payload: bytes = b""
 
 
 def encode_frame(  # noqa: PLR0913 - the fields of a header, all named
@@ -66,6 +68,7 @@ class FrameParser:
 
     def __init__(self, *, body_length_max: int = FRAME_BODY_LENGTH_MAX) -> None:
         self.body_length_max = body_length_max  # may be raised when the peer is authenticated
+        self.payload_length_max = 0  # may be raised by who asks for payloads
         self._buffer = bytearray()
         self._header: Header | None = None
 
@@ -75,14 +78,20 @@ class FrameParser:
     def next_frame(self) -> Frame | None:
         """The next whole frame; None until more bytes were fed. Raises ProtocolError."""
         header = self._header or self._next_header()
-        if header is None or len(self._buffer) < header.body_length:
+        if header is None:
+            return None
+        length = header.body_length + header.payload_length
+        if len(self._buffer) < length:
             return None
         self._header = None
-        body = bytes(memoryview(self._buffer)[: header.body_length])
-        del self._buffer[: header.body_length]
+        view = memoryview(self._buffer)
+        body = bytes(view[: header.body_length])
+        payload = bytes(view[header.body_length : length]) if header.payload_length else b""
+        view.release()
+        del self._buffer[:length]
         if header.body_checksum != (xxh3_64(body) if body else 0):
             raise ProtocolError("body checksum mismatch")
-        return Frame(header, body)
+        return Frame(header, body, payload)
 
     def frames(self) -> list[Frame]:
         """All whole frames that were fed and not taken yet. Raises ProtocolError."""
@@ -113,7 +122,7 @@ class FrameParser:
         header = decode_header(bytes(memoryview(self._buffer)[:HEADER_SIZE]))
         if header.body_length > self.body_length_max:
             raise ProtocolError(f"body of {header.body_length} bytes is over the limit")
-        if header.payload_length:
+        if header.payload_length > self.payload_length_max:
             raise ProtocolError("a control frame has no payload")
         del self._buffer[:HEADER_SIZE]
         self._header = header

@@ -50,7 +50,8 @@ class ObjectCopy:
     used, from another object of the same file. The copy ends when the asking connection does.
 
     epoch: of the new object. source_address: "host:port" of the storage server that has the
-    source, which is source_object of source_target."""
+    source, which is source_object of source_target. must_exist: the source was durable once, so it
+    is lost if it is missing; otherwise a missing source is a hole, and the new object empty."""
 
     target: U64
     file_id: U64
@@ -59,6 +60,7 @@ class ObjectCopy:
     source_address: Text
     source_target: U64
     source_object: U32
+    must_exist: bool = False
 
 
 @dataclass(frozen=True, slots=True)

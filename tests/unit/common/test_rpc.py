@@ -45,6 +45,7 @@ async def calling(handle: Handler) -> AsyncIterator[Caller]:
     """A caller whose requests go to handle, one after another."""
 
     async def on_connection(peer: Peer, stream: FrameStream) -> None:
+        stream.take_payloads(1 << 20)
         while batch := await stream.receive_batch():
             for frame in batch:
                 await handle(frame, stream)

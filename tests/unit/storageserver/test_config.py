@@ -61,6 +61,7 @@ def test_payloads_take_a_part_of_what_a_control_group_may_have(
         ('metaservers = ["a:b"]', "'a:b' has no valid port"),
         ('listen = "::1"', "write IPv6 as"),
         ('advertise = "/"', "is not an address"),
+        (f'domain = "{"d" * 256}"', "domain must have at most 255 characters"),
         ('metaserver = "x"', "unknown key 'metaserver': did you mean 'metaservers'"),
     ],
 )

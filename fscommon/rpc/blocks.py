@@ -1,0 +1,127 @@
+"""BlockCaller: the bytes of one object, for a copy between two storage servers.
+
+The connection's purpose must be "server". Payloads are compared with their sums here, so a storage
+server need not; and the same sums go with the bytes to where they are written. Every answer names
+the target's incarnation, which must stay as it was in the first one: otherwise the target may have
+lost some of the bytes.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from fscommon.checksum import block_sums
+from fscommon.errors import FsError, ProtocolError, Status
+from fscommon.limits import BLOCK_SIZE
+from fscommon.rpc.caller import Caller
+from fscommon.rpc.data import DataCaller, ObjectStat
+from fscommon.wire.frame import Frame
+from fscommon.wire.header import FLAG_MUST_EXIST, FLAG_RAW, FLAG_SUMS
+from fscommon.wire.ops import Op
+
+_FOUND: Final = struct.Struct("<QQ")
+_NOTHING: Final = (1 << 64) - 1
+_PUNCHED_MAX: Final = 1 << 31  # bytes of one request
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole blocks, or less at the object's end. sums: packed, one for each block."""
+
+    offset: int
+    payload: bytes
+    sums: bytes
+
+
+def piece_of(offset: int, payload: bytes) -> Piece:
+    sums = block_sums(offset, payload)
+    return Piece(offset, payload, struct.pack(f"<{len(sums)}Q", *sums))
+
+
+class BlockCaller:
+    """The operations on one object. Each raises FsError and TransportError."""
+
+    def __init__(
+        self, caller: Caller, target: int, file_id: int, number: int, *, timeout_s: float
+    ) -> None:
+        self._caller = caller
+        self._names = {"target": target, "file_id": file_id, "stripe_index": number}
+        self._timeout_s = timeout_s
+        self.incarnation = 0  # 0: nothing was answered yet
+
+    async def stat(self) -> ObjectStat | None:
+        """None: there is no object."""
+        target, file_id, number = self._names.values()
+        data = DataCaller(self._caller)
+        try:
+            return await data.stat(target, file_id, number, timeout_s=self._timeout_s)
+        except FsError as error:
+            if error.status is not Status.NO_OBJECT:
+                raise
+            return None
+
+    async def seek(self, offset: int, *, hole: bool, epoch: int) -> int | None:
+        """The first byte at or behind the offset that is data, or in a hole. None: there is none
+        any more."""
+        while True:
+            frame = await self._ask(Op.SEEK, offset=offset, length=int(hole), epoch=epoch)
+            if len(frame.body) != _FOUND.size:
+                raise ProtocolError(f"a SEEK reply of {len(frame.body)} bytes")
+            at, is_found = _FOUND.unpack(frame.body)
+            if at == _NOTHING:
+                return None
+            if is_found:
+                return int(at)
+            if at <= offset:
+                raise ProtocolError("a SEEK that does not go on")
+            offset = at
+
+    async def read(self, offset: int, length: int) -> Piece:
+        """The bytes, fewer where the object ends. Raises FsError(NO_OBJECT) without an object, and
+        FsError(CORRUPT) when the storage server does not have what was written."""
+        # The storage server looks at the sums, and reports damage, when it is asked again.
+        for flags in (FLAG_MUST_EXIST | FLAG_RAW, FLAG_MUST_EXIST):
+            frame = await self._ask(Op.READ, flags=flags, offset=offset, length=length)
+            if len(frame.payload) > length:
+                raise ProtocolError("a READ reply has more bytes than were asked for")
+            piece = piece_of(offset, frame.payload)
+            if piece.sums == frame.body:
+                return piece
+        raise FsError(Status.CHECKSUM, "bytes were changed on their way")
+
+    async def write(self, piece: Piece, *, epoch: int) -> None:
+        await self._ask(
+            Op.WRITE,
+            flags=FLAG_SUMS,
+            offset=piece.offset,
+            length=len(piece.payload),
+            epoch=epoch,
+            body=piece.sums,
+            payload=piece.payload,
+        )
+
+    async def punch_all(self, length: int, *, epoch: int) -> None:
+        """Makes holes of whatever the object has in its first `length` bytes."""
+        for offset in range(0, length, _PUNCHED_MAX):
+            end = min(-(-length // BLOCK_SIZE) * BLOCK_SIZE, offset + _PUNCHED_MAX)
+            await self._ask(Op.PUNCH, offset=offset, length=end - offset, epoch=epoch)
+
+    async def truncate(self, length: int, *, epoch: int) -> None:
+        await self._ask(Op.TRUNCATE, offset=length, epoch=epoch)
+
+    async def raise_epoch(self, epoch: int) -> None:
+        await self._ask(Op.RAISE_EPOCH, epoch=epoch)
+
+    async def sync(self, *, epoch: int) -> None:
+        await self._ask(Op.SYNC, offset=self.incarnation, epoch=epoch)
+
+    async def _ask(
+        self, op: Op, *, body: bytes = b"", payload: bytes = b"", **fields: int
+    ) -> Frame:
+        frame = await self._caller.exchange(
+            op, timeout_s=self._timeout_s, body=body, payload=payload, **self._names, **fields
+        )
+        self.incarnation = self.incarnation or frame.header.offset
+        if frame.header.offset != self.incarnation:
+            raise FsError(Status.STALE_INCARNATION, "a target lost power meanwhile")
+        return frame

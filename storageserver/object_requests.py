@@ -3,9 +3,10 @@
 Several requests of a connection are served at once, and end with it.
 """
 
+import contextlib
 from typing import Any, Final
 
-from fscommon.errors import FsError, ProtocolError, Status
+from fscommon.errors import FsError, ProtocolError, Status, TransportError
 from fscommon.net.stream import FrameStream
 from fscommon.tasks import open_tasks
 from fscommon.wire.codec import decode, encode
@@ -44,9 +45,11 @@ class ObjectRequests:
                 answer: Any = await self._listing.list(request)
             else:
                 answer = await self._copying.copy(request)
-            await stream.send(_reply(frame, encode(answer)))
+            said = _reply(frame, encode(answer))
         except FsError as error:
-            await stream.send(_refusal(frame, error))
+            said = _refusal(frame, error)
+        with contextlib.suppress(TransportError):  # serve() learns of it, too
+            await stream.send(said)
 
 
 def _refusal(frame: Frame, error: FsError) -> bytes:

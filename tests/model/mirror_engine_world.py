@@ -42,6 +42,7 @@ from tests.unit.metaserver.mirrors import TWO, CommitsAtOnce, MirrorBench, Targe
 NODES: Final = (1, 2, 3, 4)
 FILES: Final = (b"a", b"b")
 STUCK_S: Final = 5.0
+PARTS: Final = 2  # lives of the metaserver
 
 
 class WorldBench(MirrorBench):
@@ -299,8 +300,11 @@ class SimClient:
         self.world.last_value += 1
         value = file.pending = self.world.last_value
         file.maybe.add(value)
-        view, acked = await self._write_again(file, view, value)
-        file.acked, file.pending = value, 0
+        try:
+            view, acked = await self._write_again(file, view, value)
+        finally:
+            file.pending = 0
+        file.acked = value
         file.maybe.clear()
         return view, acked
 
@@ -421,8 +425,7 @@ class World:
     # ---- what goes on --------------------------------------------------------------------
 
     async def run(self, seconds: float) -> None:
-        self.bench = WorldBench(nodes=len(NODES), settings=replace(TWO, stripe_width_max=1))
-        self.bench.beat = lambda *silent: None  # type: ignore[method-assign]
+        self.bench = self._bench(nodes=len(NODES))
         self.bench.engine.end_recovery_if_done()
         for target in self.targets.values():
             self._registered(target)
@@ -431,21 +434,38 @@ class World:
             made = maker.call(Op.CREATE, Create(ROOT, name, 0o644, True, True, USER))
             file.ino = Ino(unpack_layout(made.layout).file_id)
         maker.call(Op.SESSION_CLOSE, Empty())
-        async with trio.open_nursery() as tasks:
-            self._start(tasks)
-            async with trio.open_nursery() as people:
-                clients = [SimClient(self) for _ in range(3)]
-                for client in clients:
-                    people.start_soon(client.run)
-                with trio.move_on_after(seconds):
-                    await self._faults(clients)
-                people.cancel_scope.cancel()
-            self._heal()
+        for part in range(PARTS):
+            if part:
+                self._restart()
+            async with trio.open_nursery() as tasks:
+                self._start(tasks)
+                await self._live(seconds / PARTS)
+                if part == PARTS - 1:
+                    self._heal()
+                    await trio.sleep(200)
+                    self.check_whole()
+                tasks.cancel_scope.cancel()
+
+    async def _live(self, seconds: float) -> None:
+        """Clients and faults for a while; the clients are killed at the end."""
+        clients = [SimClient(self) for _ in range(3)]
+        async with trio.open_nursery() as people:
             for client in clients:
-                client.is_killed = True
-            await trio.sleep(200)
-            self.check_whole()
-            tasks.cancel_scope.cancel()
+                people.start_soon(client.run)
+            with trio.move_on_after(seconds):
+                await self._faults(clients)
+            people.cancel_scope.cancel()
+
+    def _restart(self) -> None:
+        """Another metaserver goes on with what is durable. Storage servers register with it when
+        they notice; clients of before do not come back."""
+        _ = self.sessions_seen
+        self.bench = self._bench(nodes=0, store=self.bench.store)
+        self.bench.incarnations = {one: target.incarnation for one, target in self.targets.items()}
+
+    @staticmethod
+    def _bench(**options: Any) -> WorldBench:
+        return WorldBench(settings=replace(TWO, stripe_width_max=1), **options)
 
     def _start(self, tasks: trio.Nursery) -> None:
         bench, calls = self.bench, self.calls
@@ -475,11 +495,11 @@ class World:
             if not target.is_alive or target.is_silent:
                 continue
             self.bench.incarnations[target.number] = target.incarnation
-            server = self.bench.servers[target.number]
+            server = self.bench.servers.get(target.number)
             asked_s = trio.current_time()
             report = self.bench.report(target.number)
             try:
-                if not server.connection.is_open or not target.is_serving:
+                if server is None or not server.connection.is_open or not target.is_serving:
                     self._registered(target)
                 else:
                     server.call(Op.HEARTBEAT, Heartbeat(target.number, (report,), 0))
@@ -531,7 +551,7 @@ class World:
 
     def _kill(self, target: SimTarget, client: SimClient) -> None:
         target.end(power=False)
-        self.bench.engine.closed(self.bench.servers[target.number].connection)
+        self._disconnect(target)
 
     def _lose_power(self, target: SimTarget, client: SimClient) -> None:
         """Not of a target that alone has a file, or alone has it since others lost power."""
@@ -542,7 +562,12 @@ class World:
             if len(others) < len(names) and not sound:
                 return
         target.end(power=True)
-        self.bench.engine.closed(self.bench.servers[target.number].connection)
+        self._disconnect(target)
+
+    def _disconnect(self, target: SimTarget) -> None:
+        server = self.bench.servers.get(target.number)
+        if server is not None:
+            self.bench.engine.closed(server.connection)
 
     def _known(self, target: SimTarget) -> int:
         known = self.bench.engine.services.membership.target(target.number)

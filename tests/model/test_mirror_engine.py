@@ -16,7 +16,7 @@ LOGS = (
 
 
 def run(seed: int) -> None:
-    trio.run(World(seed).run, 120.0, clock=MockClock(autojump_threshold=0))
+    trio.run(World(seed).run, 160.0, clock=MockClock(autojump_threshold=0))
 
 
 @pytest.mark.expects_log(LOGS)

@@ -31,10 +31,12 @@ from metaserver.sessions import SYSTEM_SESSION
 from metaserver.storage import STORAGE_ERRORS
 from metaserver.transaction import Transaction
 
-LOOK_S: Final = 10.0
+LOOK_S: Final = 5.0
+RETRY_S: Final = 30.0  # a file whose job has failed rests so long: a job is in its writers' way
 CLAIM_S: Final = 5.0  # a job waits so long for the file's writer
 _CLAIM_LOOK_S: Final = 0.1
-_FOUND_MAX: Final = 4096  # records of one look
+_FOUND_MAX: Final = 512  # records of one look
+_RESTING_MAX: Final = 1 << 16
 _LOG_S: Final = 60.0
 
 
@@ -52,6 +54,7 @@ class Repair:
         self._faults = Faults(self._log)
         self._failures = RateLimit(_LOG_S)
         self._after = b""  # the record with which the last look ended
+        self._resting: dict[Ino, float] = {}  # files whose jobs have failed, until these times
 
     async def run(self) -> None:
         await self._until_recovered()
@@ -79,11 +82,15 @@ class Repair:
         found = self._engine.stored((max(start, self._after), end), _FOUND_MAX)
         self._after = found[-1][0] + b"\0" if len(found) == _FOUND_MAX else b""
         inos: dict[Ino, None] = {}
+        now_s = trio.current_time()
+        if len(self._resting) > _RESTING_MAX:
+            self._resting.clear()
 
         def look(tx: Transaction, context: Context) -> None:
             for _, value in found:
                 ino = Ino(unpack_number(value))
-                if ino not in inos and _places(tx, context, ino):
+                rests = self._resting.get(ino, 0.0) > now_s
+                if ino not in inos and not rests and _places(tx, context, ino):
                     inos[ino] = None
 
         self._change(look)
@@ -97,6 +104,7 @@ class Repair:
             await self._copy_all(made)
             await self._add(made)
         except (*STORAGE_ERRORS, GivenUpError) as error:
+            self._resting[ino] = trio.current_time() + RETRY_S
             suppressed = self._failures.permit()
             if suppressed is not None:
                 self._log.warning(
@@ -109,6 +117,7 @@ class Repair:
         finally:
             self._change(lambda tx, context: give_up(tx, ino))  # if it was not added
             self._give_claim_back(ino)
+        self._resting.pop(ino, None)
         self._log.info("a file has its replicas again", ino=ino)
         return True
 

@@ -21,7 +21,7 @@ from metaserver.context import Context
 from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
 from metaserver.namespace.replicas import change_layout, names_of, next_epoch
 from metaserver.records import ObjectName, PlanRecord, lone_name, plan_key
-from metaserver.repair import CLAIM_S, LOOK_S, Repair
+from metaserver.repair import CLAIM_S, LOOK_S, RETRY_S, Repair
 from metaserver.sessions import SYSTEM_SESSION
 from metaserver.transaction import Transaction
 
@@ -329,6 +329,18 @@ async def test_a_job_that_fails_leaves_nothing(
         assert layout.truncate_epoch == before.truncate_epoch + 1
         assert not change(bench, lambda tx, context: is_claimed(context, ino))
     assert bench.faults() == []
+
+
+async def test_a_job_that_failed_is_not_tried_again_at_once(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """Each one recalls the file from its writer, and costs it an epoch."""
+    ino = degraded(bench, client)
+    repair = repair_of(bench, Copiers(deaf={1, 2, 3}))
+    assert repair.candidates() == [ino] and not await repair.repair(ino)
+    assert repair.candidates() == []
+    await trio.sleep(RETRY_S)
+    assert repair.candidates() == [ino]
 
 
 async def test_a_writer_comes_first(

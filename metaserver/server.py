@@ -43,6 +43,7 @@ from metaserver.page.history import SAMPLE_S
 from metaserver.page.source import PageSource
 from metaserver.peers import Peers
 from metaserver.reaper import Reaper
+from metaserver.repair import Repair
 from metaserver.sessions import SYSTEM_SESSION
 from metaserver.storage import StorageCalls
 from metaserver.store.waist import Store
@@ -134,6 +135,7 @@ class Metaserver:
         tasks.start_soon(TrashExpiry(background).run)
         tasks.start_soon(dropping.run)
         tasks.start_soon(Unsynced(background).run)
+        tasks.start_soon(Repair(background).run)
         tasks.start_soon(Eviction(background, dropping).run, tasks)
         tasks.start_soon(self._show_gauges)
         tasks.start_soon(watch_certificate, self._transport, metrics)

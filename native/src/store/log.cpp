@@ -236,12 +236,17 @@ Status Log::drop_before(uint64_t number) {
     for (const Segment& segment : segments_)
       if (segment.number < number) numbers.push_back(segment.number);
   }
-  // The promises are removed first: all they cover is in the objects now, and they must not speak
-  // of what is removed later.
+  // The promises are removed first, durably: all they cover is in the objects now, and they must
+  // not speak of what is removed later. Promises that came back without their segment would make a
+  // log that begins in the wrong place: recovery would number its entries anew, below those that
+  // objects have, or refuse the target.
   std::vector<uint64_t> promised = std::exchange(stale_promises_, {});
   promised.insert(promised.end(), numbers.begin(), numbers.end());
   for (const uint64_t old : promised) {
     if (int r = device_.unlink(promises_path_of(old)); r < 0 && r != -ENOENT) return status_of(r);
+  }
+  if (!numbers.empty()) {
+    if (int r = device_.sync_directory(kDirectory); r < 0) return status_of(r);
   }
   // Oldest first, so what remains is always a whole tail of the log.
   for (const uint64_t old : numbers) {

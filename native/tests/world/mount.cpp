@@ -157,7 +157,6 @@ void Mount::act(const Event& event) {
     case EventKind::kConnect:
       return connect(static_cast<uint32_t>(event.b), static_cast<uint32_t>(event.a));
     case EventKind::kCommit:
-      ++commits_[ino];
       return clockwork_.agenda.after(metaserver_time(), [this, event] { commit(event); });
     case EventKind::kCut:
       return clockwork_.agenda.after(metaserver_time(), [this, event] { report_cut(event); });
@@ -195,7 +194,6 @@ void Mount::commit(const Event& event) {
   clockwork_.trace.note("commit size %llu flags %u", static_cast<unsigned long long>(commit.size),
                         commit.flags);
   metaserver_.commit(event.ino, commit);
-  --commits_[event.ino];
   core_->commit_done(event.token, Status::kOk, metaserver_.attributes(event.ino));
 }
 
@@ -227,23 +225,20 @@ void Mount::set_size(uint64_t ino, uint64_t size, Drained done) {
 }
 
 void Mount::set_size_drained(uint64_t ino, uint64_t size, const Drained& done) {
-  if (commits_[ino] > 0) {
-    return clockwork_.agenda.after(milliseconds(1),
-                                   [=, this] { set_size_drained(ino, size, done); });
-  }
   uint64_t reach = 0;
   if (const auto written = core_->inode_take(ino)) reach = written->size;
-  if (core_->inode_commits(ino)) {
-    return drain(ino, false, true, [=, this](int64_t) { set_size_drained(ino, size, done); });
-  }
-  clockwork_.agenda.after(metaserver_time(), [=, this] {
-    metaserver_.set_size(ino, size, reach, [=, this] {
-      core_->inode_resize(metaserver_.attributes(ino), metaserver_.layout(ino),
-                          metaserver_.capability(ino, settings_.session));
-      core_->pause_cuts(ino, false);
-      done(0);
+  const auto tell = [=, this](int64_t) {
+    clockwork_.agenda.after(metaserver_time(), [=, this] {
+      metaserver_.set_size(ino, size, reach, [=, this] {
+        core_->inode_resize(metaserver_.attributes(ino), metaserver_.layout(ino),
+                            metaserver_.capability(ino, settings_.session));
+        core_->pause_cuts(ino, false);
+        done(0);
+      });
     });
-  });
+  };
+  if (!core_->inode_commits(ino)) return tell(0);
+  drain(ino, false, true, tell);  // a commit with an older size is under way
 }
 
 // As fsclient/fs/extents.py does it: held bytes must not be sent again later.

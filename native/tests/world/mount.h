@@ -94,7 +94,6 @@ class Mount final : public fuse::Replier {
   uint64_t token_ = 0;
   std::map<uint64_t, Done> waiting_;                          // by unique
   std::map<uint64_t, Drained> drains_;                        // by token
-  std::map<uint64_t, uint32_t> commits_;                      // under way, by inode
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> former_;  // connections, by lane and node
   std::set<std::pair<uint32_t, uint32_t>> wanted_;
   uint64_t connections_ = 0;

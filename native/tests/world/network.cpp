@@ -14,12 +14,18 @@ namespace {
 constexpr Duration kUsualDelay = microseconds(400);
 constexpr Duration kLongDelay = milliseconds(1500);
 constexpr Duration kFullSocketRest = milliseconds(2);
+constexpr uint32_t kChangedOneIn = 1000;
 constexpr int kSocketBytes = 1 << 20;
 
 }  // namespace
 
-Wire::Wire(Clockwork& clockwork, std::string name, uint32_t host, Tampering* tampering)
-    : clockwork_(clockwork), name_(std::move(name)), host_(host), tampering_(tampering) {}
+Wire::Wire(Clockwork& clockwork, Network& network, std::string name, uint32_t host,
+           Tampering* tampering)
+    : clockwork_(clockwork),
+      network_(network),
+      name_(std::move(name)),
+      host_(host),
+      tampering_(tampering) {}
 
 net::UniqueFd Wire::plug_in(Side side) {
   int pair[2];
@@ -63,6 +69,7 @@ void Wire::take_in(Side side) {
 void Wire::send(Side from, Frame frame) {
   clockwork_.trace.note("%s %s %s", name_.c_str(), from == Side::kClient ? ">" : "<",
                         name_of(frame).c_str());
+  network_.at_frame(*this);
   if (tampering_ == nullptr || tampering_->pass(*this, from, frame)) forge(from, std::move(frame));
 }
 
@@ -72,7 +79,10 @@ void Wire::forge(Side from, Frame frame) {
       if (self->received) self->received(frame);
     });
   }
-  push(from, frame.packed());
+  Bytes bytes = frame.packed();
+  const bool is_changed = !clockwork_.calm && clockwork_.chance.one_in(kChangedOneIn);
+  if (is_changed && !frame.payload.empty()) bytes.back() ^= std::byte{1};  // only its sum tells
+  push(from, std::move(bytes));
 }
 
 void Wire::push(Side from, Bytes bytes) {
@@ -139,7 +149,7 @@ void Wire::lose(Side from) {
 // ---- the network ----
 
 std::shared_ptr<Wire> Network::connect(std::string name, uint32_t host, Tampering* tampering) {
-  wires_.push_back(std::make_shared<Wire>(clockwork_, std::move(name), host, tampering));
+  wires_.push_back(std::make_shared<Wire>(clockwork_, *this, std::move(name), host, tampering));
   return wires_.back();
 }
 
@@ -162,7 +172,11 @@ void Network::break_something() {
   Chance& chance = clockwork_.chance;
   auto& all = wires();
   if (all.empty()) return;
-  Wire& wire = *all[chance.pick(static_cast<uint32_t>(all.size()))];
+  break_wire(*all[chance.pick(static_cast<uint32_t>(all.size()))]);
+}
+
+void Network::break_wire(Wire& wire) {
+  Chance& chance = clockwork_.chance;
   const Time now = VirtualTime::now();
   const Time soon = now + chance.up_to(milliseconds(20));
   const Time late = now + chance.up_to(seconds(12));

@@ -22,6 +22,7 @@ constexpr Side other(Side side) noexcept {
   return side == Side::kClient ? Side::kServer : Side::kClient;
 }
 
+class Network;
 class Wire;
 
 // What a mutant does to frames. It may change the frame, send others, and say that this one is
@@ -35,7 +36,8 @@ class Tampering {
 
 class Wire : public std::enable_shared_from_this<Wire> {
  public:
-  Wire(Clockwork& clockwork, std::string name, uint32_t host, Tampering* tampering);
+  Wire(Clockwork& clockwork, Network& network, std::string name, uint32_t host,
+       Tampering* tampering);
 
   // The end for a program on this side.
   net::UniqueFd plug_in(Side side);
@@ -75,6 +77,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   void shut(Side side);
 
   Clockwork& clockwork_;
+  Network& network_;
   const std::string name_;
   const uint32_t host_;
   Tampering* const tampering_;
@@ -91,6 +94,9 @@ class Network {
   // learns of it later.
   void host_is_gone(uint32_t host, Duration learns_most);
   void break_something();  // one connection, in some way
+  void break_wire(Wire& wire);
+  // Called at each frame that is sent.
+  std::function<void(Wire&)> at_frame = [](Wire&) {};
 
  private:
   Clockwork& clockwork_;

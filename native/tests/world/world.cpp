@@ -18,6 +18,7 @@ constexpr uint32_t kCallsMax = 250;
 constexpr Duration kFaultsLast = seconds(20);
 constexpr Duration kPatience =
     seconds(300);  // longer than anything may take once faults have ended
+constexpr Duration kMisfortuneSoon = microseconds(700);
 constexpr Duration kStep = microseconds(1);
 
 }  // namespace
@@ -35,6 +36,9 @@ World::World(uint64_t seed, Mutant mutant, bool prints)
   for (size_t fault = 0; fault < static_cast<size_t>(Fault::kCount); ++fault)
     fault_weights_.push_back(kWeights[clockwork_.chance.pick(kWeights.size())]);
   ++fault_weights_[static_cast<size_t>(Fault::kThread)];
+  constexpr std::array<uint32_t, 3> kMisfortunesOneIn{0, 60, 300};
+  misfortunes_one_in_ = kMisfortunesOneIn[clockwork_.chance.pick(kMisfortunesOneIn.size())];
+  network_.at_frame = [this](Wire& wire) { misfortune(wire); };
 }
 
 World::~World() {
@@ -202,6 +206,21 @@ void World::fault() {
   }
 }
 
+// Something happens while a frame is on its way, or has just come.
+void World::misfortune(Wire& wire) {
+  Chance& chance = clockwork_.chance;
+  if (clockwork_.calm || misfortunes_one_in_ == 0 || !chance.one_in(misfortunes_one_in_)) return;
+  const uint32_t kind = chance.pick(8);
+  StorageHost& host = *hosts_[wire.host()];
+  clockwork_.agenda.after(chance.up_to(kMisfortuneSoon),
+                          [this, kind, &host, at = wire.shared_from_this()] {
+                            if (kind < 3) return host.lose_power();
+                            if (kind < 4) return host.kill();
+                            if (kind < 5) return host.die_in(clockwork_.chance.pick(6), true);
+                            network_.break_wire(*at);
+                          });
+}
+
 World::Fault World::chosen_fault() {
   uint32_t sum = 0;
   for (const uint32_t weight : fault_weights_) sum += weight;
@@ -258,6 +277,9 @@ void World::check_store(StorageHost& host, SharedFile& file, uint32_t stripe) {
       throw BrokenPromise("a store cannot be read: status " +
                           std::to_string(static_cast<int>(result.status)));
     }
+    clockwork_.trace.note("object %llu.%u chunk %u: status %u, %u bytes",
+                          static_cast<unsigned long long>(record.file_id), stripe, chunk,
+                          static_cast<uint32_t>(result.status), result.length);
     bytes.resize(result.status == Status::kOk ? result.length : 0);
     const std::string wrong = file.truth.check(file.truth.safe(), chunk * file.chunk_units,
                                                values_of(std::move(bytes), file.chunk_units));

@@ -50,6 +50,7 @@ class World {
   void fault();
   Fault chosen_fault();
   void next_fault();
+  void misfortune(Wire& wire);
   void drop_held();
   void hold_up_a_loop();
   void check_stores(StorageHost& host);
@@ -68,6 +69,7 @@ class World {
   std::unique_ptr<Programs> programs_;
   Loops loops_;
   Duration faults_every_{};
+  uint32_t misfortunes_one_in_ = 0;  // frames
   std::vector<uint32_t> fault_weights_;
 };
 

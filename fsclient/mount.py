@@ -406,6 +406,8 @@ class MountedClient:
             write_inline=lambda *event: nursery.start_soon(files.files.inline_writes.write, *event),
             changes_wait=files.delegated_changes.wait,
             cut=files.files.cuts.tell,
+            drop_replicas=lambda *event: nursery.start_soon(files.files.replicas.drop, *event),
+            synced=files.files.replicas.synced,
             listener=files.recalls,
         )
 

@@ -30,7 +30,7 @@ class Handlers:
     """connect(node, lane), commit(token, ino, size, mtime_ns, payload), interrupt(slot),
     release(fh, ino), done(token, status, result), unmounted(), reopen(ino), ask(ino, end),
     write_inline(ino, offset, mtime_ns, payload), call(slot, ino, opcode, outcome, payload),
-    cut(number, ino, size, mtime_ns, payload)."""
+    cut(number, ino, size, mtime_ns, payload), drop_replicas(ino, payload), synced(ino)."""
 
     connect: Callable[[int, int], None]
     commit: Callable[[int, int, int, int, bytes], None]
@@ -44,6 +44,8 @@ class Handlers:
     write_inline: Callable[[int, int, int, bytes], None]
     changes_wait: Callable[[], None]
     cut: Callable[[int, int, int, int, bytes], None]
+    drop_replicas: Callable[[int, bytes], None]
+    synced: Callable[[int], None]
     listener: Listener | None = None
 
 
@@ -112,6 +114,10 @@ class Reaper:
             self._log.at(a, event.payload.decode("utf-8", "replace"), ino=event.ino or None)
         elif kind == EventKind.REOPEN:
             to.reopen(event.ino)
+        elif kind == EventKind.DROP_REPLICAS:
+            to.drop_replicas(event.ino, event.payload)
+        elif kind == EventKind.SYNCED:
+            to.synced(event.ino)
         elif kind == EventKind.UNMOUNTED:
             to.unmounted()
         else:

@@ -44,6 +44,8 @@ class EventKind(IntEnum):
     CHANGES_WAIT = 24
     CUT = 25
     WRITE_INLINE = 26
+    DROP_REPLICAS = 27
+    SYNCED = 28
 
 
 class Event(NamedTuple):

@@ -5,6 +5,9 @@ sent while the connection is down: when the session is opened again, all opens a
 Touched by the client's trio thread only.
 """
 
+import itertools
+import time
+
 import trio
 
 from fscommon.wire.messages import Close
@@ -13,21 +16,26 @@ from fscommon.wire.ops import Op
 from ..leases.holder import Leases
 from .inodes import Inodes
 from .ports import Metadata
+from .replicas import Replicas
 
 GATHER_S = 0.1
 BATCH_COUNT_MAX = 4096
 
 
 class Closer:
-    def __init__(self, meta: Metadata, leases: Leases, inodes: Inodes) -> None:
+    def __init__(self, meta: Metadata, leases: Leases, inodes: Inodes, replicas: Replicas) -> None:
         self._meta = meta
         self._leases = leases
         self._inodes = inodes
+        self._replicas = replicas
+        # It also rises from one process of a session to the next.
+        self._serials = itertools.count(time.monotonic_ns())
 
     async def run(self) -> None:
         while True:
             await trio.sleep(GATHER_S)
             self.flush()
+            self._replicas.tell_synced()
 
     def close_now(self, ino: int) -> None:
         """Sends the CLOSE of ino at once, if one waits: before its lease is returned, so that a
@@ -43,4 +51,8 @@ class Closer:
             self._tell(inos)
 
     def _tell(self, inos: tuple[int, ...], *, urgent: bool = False) -> None:
-        self._leases.closed(inos, self._meta.tell(Op.CLOSE, Close(inos), urgent=urgent))
+        close = Close(inos)
+        if replicated := self._inodes.take_replicated(inos):
+            serial = next(self._serials)
+            close = Close(inos, self._replicas.closing(replicated, serial), serial)
+        self._leases.closed(inos, self._meta.tell(Op.CLOSE, close, urgent=urgent))

@@ -55,6 +55,8 @@ class Copies:
                 return await self._copy(source, sink, length, kill_set_ids=kill_set_ids)
 
     async def _copy(self, source: Extent, sink: Extent, length: int, *, kill_set_ids: bool) -> int:
+        if any(self._files.replicas.has(one.ino) for one in (source, sink)):
+            raise FsError(Status.EOPNOTSUPP, "servers do not copy from replica to replica")
         await self._drains.drain(sink.ino, sync=True)  # else held bytes may be sent again later
         now = await self._namespace.getattr(sink.ino)
         if now.flags & (INODE_IMMUTABLE | INODE_APPEND):

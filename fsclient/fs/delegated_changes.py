@@ -27,6 +27,7 @@ from fscommon.layout.attributes import (
     LEASE_READER,
     LEASE_WRITER,
 )
+from fscommon.layout.layout import is_replicated
 from fscommon.wire.births import (
     Birth,
     ChangeBatch,
@@ -95,6 +96,8 @@ class DelegatedChanges:
         self._leases = leases
         self._inodes = inodes
         self._opened = opened
+        # Lanes have made, written and closed a replicated file.
+        self.born_closed: Callable[[int], None] = lambda ino: None
         self._changed = changed
         self._log = log
         self._delegated: OrderedDict[int, None] = OrderedDict()
@@ -325,6 +328,8 @@ class DelegatedChanges:
             inode.is_inline = bool(inline)
             inode.size_limit = self._shares.size_limit(birth.parent)
             self._opened(fh, birth.ino)
+        elif is_replicated(birth.layout) and not inline:
+            self.born_closed(birth.ino)
         self._shares.used(birth.parent)
         self._keep_share(birth.parent)
         bits = LEASE_WRITER if birth.writable else LEASE_READER

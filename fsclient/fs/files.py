@@ -10,7 +10,6 @@ thread only. Names are in fsclient.fs.namespace; the bytes themselves are only i
 
 import os
 import stat
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -52,11 +51,11 @@ from .losses import tell_losses
 from .open_flags import OpenedFile, check_unprotected, is_writable
 from .orphans import undo_orphaned
 from .ports import WRITTEN_CUT, Lanes, Metadata, Written, written_of
+from .replicas import Replicas, unpack_commit
 
 INVALIDATION_WAIT_S = 1.0
 ASK_AGAIN_S = 0.01
 OWN_LEASE_REQUESTS_MAX = 3000
-_COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stripe_bits
 
 
 class Files:
@@ -87,6 +86,7 @@ class Files:
         self.delegated_changes = DelegatedChanges(
             meta, lanes, leases, inodes, self._born, complete.noted, log
         )
+        self.replicas = Replicas(meta, lanes, inodes, self.delegated_changes, log)
 
     # ---- opening and closing ------------------------------------------------------------------
 
@@ -544,6 +544,7 @@ class Files:
             if inode is not None:
                 inode.taken.clear()
                 inode.attributes = None
+        self.replicas.lose()
         tell_losses(self._lanes.inodes.all_lost(), self._log)
 
     # ---- commits of the lanes -----------------------------------------------------------------
@@ -551,17 +552,16 @@ class Files:
     def commit(self, token: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
         """A COMMIT event, answered with commit_done. The request is urgent: only this client knows
         the state, and the return of the lease must not overtake it. New files may have bytes."""
-        file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack_from(payload)
-        inline = payload[_COMMIT_EVENT.size :]
-        written = Written(size, mtime_ns, flags)
-        if not durable and (born := self.delegated_changes.written(ino, written, inline)):
+        event = unpack_commit(payload)
+        inline, written = event.inline, Written(size, mtime_ns, event.flags)
+        if not event.is_durable and (born := self.delegated_changes.written(ino, written, inline)):
             self._see_written(born)
             if inline and (inode := self._inodes.get(ino)):
                 inode.is_inline = True
             return self._lanes.io.commit_done(token, 0, born)
         if inline:
             return self._lanes.io.commit_done(token, int(Status.ESTALE), b"")
-        request = Commit(ino, file_id, flags, size, mtime_ns, stripe_bits, bool(durable))
+        request = event.request(ino, size, mtime_ns)
         inode = self._inodes.get(ino)
         key = -token - 1  # differs from all tokens of setattr
         if inode is not None:

@@ -70,7 +70,7 @@ class FileSystem:
         self.copies = Copies(self.namespace, self.files, log)
         self.locks = Locks(meta, lanes, leases, self.files, self.inodes, log)
         self.files.opening = self.locks.look
-        self.closer = Closer(meta, leases, self.inodes)
+        self.closer = Closer(meta, leases, self.inodes, self.files.replicas)
         caches = Caches(
             self.files.drain,
             self._publish,

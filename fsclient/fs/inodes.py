@@ -33,7 +33,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
     with_lease,
 )
-from fscommon.layout.layout import SHAPE, is_inline, packed_file_id
+from fscommon.layout.layout import SHAPE, is_inline, is_replicated, packed_file_id
 from fscommon.native_ports import WrittenRow
 from fscommon.wire.messages import COMMIT_KILL_SGID, COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
 
@@ -71,6 +71,7 @@ class OpenInode:
         "holds",
         "ino",
         "is_inline",
+        "is_replicated",
         "is_writable",
         "shape",
         "size_limit",
@@ -84,6 +85,7 @@ class OpenInode:
         self.holds = 0
         self.is_writable = False
         self.is_inline = False
+        self.is_replicated = False
         self.had_readers = False
         self.size_limit: int | None = None
         self.file_id = 0
@@ -96,6 +98,7 @@ class OpenInode:
         self.file_id = packed_file_id(raw)
         self.shape = raw[SHAPE]
         self.is_inline = is_inline(raw)
+        self.is_replicated = is_replicated(raw)
 
     def time_was_set(self, tokens: Iterable[int]) -> None:
         """The caller set mtime after these states were taken: their times are not shown."""
@@ -122,6 +125,7 @@ class Inodes:
         self._departed: OrderedDict[int, bytes] = OrderedDict()  # attribute records
         self._being_set: dict[int, int] = {}  # settings of each that are not answered yet
         self.closed: set[int] = set()  # their CLOSE is not sent yet
+        self._closed_replicated: set[int] = set()  # of those, and some that are open again
         self.change_count = 0  # local changes of the namespace and of attributes
         self.losses = Stamps(LOSSES_MAX)  # lost leases
         self.resized_closed = 0  # resizes of files that nobody here had open
@@ -195,6 +199,8 @@ class Inodes:
             return
         del self._open[ino]
         self.closed.add(ino)
+        if inode.is_replicated:
+            self._closed_replicated.add(ino)
         self._lanes.inodes.drop(ino)
 
     def closed_by_lanes(self, ino: int) -> None:
@@ -295,6 +301,14 @@ class Inodes:
         """Takes up to count_max inodes for a CLOSE."""
         count = min(count_max, len(self.closed))
         return tuple(self.closed.pop() for _ in range(count))
+
+    def take_replicated(self, inos: tuple[int, ...]) -> set[int]:
+        """Which of these files that are being closed have replicas."""
+        if not self._closed_replicated:
+            return set()
+        taken = self._closed_replicated.intersection(inos)
+        self._closed_replicated -= taken
+        return taken
 
     # ---- attributes ---------------------------------------------------------------------------
 

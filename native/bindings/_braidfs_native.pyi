@@ -373,6 +373,11 @@ class InodesPort:
         An inode with its layout and capability, before a handle of it. Raises ValueError.
         """
 
+    def view_put(self, ino: int, layout: bytes, capability: bytes) -> bool:
+        """
+        Where the bytes of an inode are, and nothing else of it. False: it is unknown, or has a younger view.
+        """
+
     def resize(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         """
         As put(), after a SETATTR of the size: this size counts. Raises ValueError.
@@ -417,6 +422,11 @@ class InodesPort:
 
     def take(self, ino: int) -> WrittenRow | None:
         """As written(), and marks it as committed."""
+
+    def closed_unsynced(self, ino: int) -> bool:
+        """
+        A file was closed. True: it is replicated, and not all that was written is known to be durable; a SYNCED event follows when it is.
+        """
 
     def handle_put(self, fh: int, ino: int, open_flags: int, direct: bool) -> None:
         """

@@ -57,6 +57,15 @@ nb::object written_row(const std::optional<client::Written>& written) {
 void bind_layouts_and_leases(PortClass<InodesPort>& type) {
   type.def("put", &inode_put, "attributes"_a, "layout"_a, "capability"_a,
            "An inode with its layout and capability, before a handle of it. Raises ValueError.")
+      .def(
+          "view_put",
+          [](Datapath& path, uint64_t ino, const nb::bytes& layout, const nb::bytes& capability) {
+            return unlocked(
+                [&] { return path.core().view_put(ino, view(layout), view(capability)); });
+          },
+          "ino"_a, "layout"_a, "capability"_a,
+          "Where the bytes of an inode are, and nothing else of it. False: it is unknown, or has a "
+          "younger view.")
       .def("resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a,
            "As put(), after a SETATTR of the size: this size counts. Raises ValueError.")
       .def(
@@ -119,6 +128,15 @@ void bind_local_opens_and_written(PortClass<InodesPort>& type) {
           "As written(), and marks it as committed.");
 }
 
+void bind_replicas(PortClass<InodesPort>& type) {
+  type.def(
+      "closed_unsynced",
+      [](Datapath& path, uint64_t ino) { return path.core().closed_unsynced(ino); }, "ino"_a,
+      ReleaseGil(),
+      "A file was closed. True: it is replicated, and not all that was written is known to be "
+      "durable; a SYNCED event follows when it is.");
+}
+
 void bind_handles(PortClass<InodesPort>& type) {
   type.def(
           "handle_put",
@@ -168,6 +186,7 @@ void bind_inodes(nb::module_& module) {
                              "Open files, their handles, and the leases on their bytes.");
   bind_layouts_and_leases(type);
   bind_local_opens_and_written(type);
+  bind_replicas(type);
   bind_handles(type);
 }
 

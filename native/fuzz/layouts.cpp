@@ -14,9 +14,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto view = client::decode_view(layout, bytes.first(sizeof(Capability)));
   if (!view) return 0;
   const size_t tail = view->inline_bytes.size();
-  if (layout.size() != 32 + 4 * view->targets.size() + tail || tail > limits::kInlineLengthMax ||
-      view->targets.size() != view->stripe_width) {
+  const size_t rows = view->rows.size();
+  const size_t size = view->is_replicated ? 40 + 8 * rows : 32 + 4 * rows;
+  if (layout.size() != size + tail || tail > limits::kInlineLengthMax ||
+      rows != size_t{view->stripe_width} * view->places) {
     std::abort();
+  }
+  for (uint32_t stripe = 0; stripe < view->stripe_width; ++stripe) {
+    const auto replicas = view->replicas(stripe);
+    if (replicas.size() > limits::kReplicaPlacesMax) std::abort();
+    for (const client::Replica& replica : replicas) {
+      const bool is_vacant = view->is_replicated && replica.target == client::FileView::kVacant;
+      if (is_vacant || stripe_of(replica.object_number) != stripe) std::abort();
+    }
   }
   return 0;
 }

@@ -22,6 +22,8 @@ enum class EventKind : uint8_t {
   kChangesWait = 24,
   kCut = 25,
   kWriteInline = 26,
+  kDropReplicas = 27,
+  kSynced = 28,
 };
 
 enum class LogLevel : uint8_t {

@@ -32,13 +32,14 @@ class CallOwner {
 struct Call {
   // ---- the request ----
   Op op = Op::kPing;
-  uint32_t target = 0;
+  Replica replica{};  // FETCH names its objects in its body, so only the target counts
   uint32_t stripe_index = 0;
   uint64_t offset = 0;  // in the object; SYNC: the oldest incarnation to be made durable
   uint32_t length = 0;
   FileViewPtr view{};
   std::shared_ptr<Inode> inode{};        // has a newer view of the same object if a retry needs one
   std::span<const std::byte> payload{};  // WRITE
+  std::span<const uint64_t> sums{};      // WRITE: of its blocks; empty: they are not known yet
   std::span<const std::byte> names{};    // FETCH: its body
   std::shared_ptr<Inode> source{};       // COPY: the file that is read, and its view at the start
   FileViewPtr source_view{};
@@ -50,6 +51,17 @@ struct Call {
   bool behind = false;  // WRITE: nobody waits for it yet
   // READ: bytes came that do not match their checksums, so the server is to verify the block.
   bool distrusts = false;
+  // READ and SEEK of a stripe with several replicas (read_replica.h): a bit for each, by its place
+  // in the view. 0 asked: the stripe has one replica.
+  struct Tries {
+    uint8_t asked = 0;
+    uint8_t without_raw = 0;  // asked again, after its bytes did not match their checksums
+    uint8_t absent = 0;       // it has no such object
+    uint8_t failed = 0;       // it cannot give the bytes
+    uint8_t rounds = 0;       // in which all were asked
+    bool once = false;        // there is one round; the owner tries later
+  };
+  Tries tries{};
   bool once = false;  // it ends at the first refusal or lost connection; the owner tries later
 
   // ---- its state ----
@@ -59,6 +71,12 @@ struct Call {
   Clock::time_point deadline = Clock::time_point::max();
   uint32_t attempts = 0;
   bool failed_early = false;  // status is final; it waits until the connection frees its memory
+  // It changes or syncs one replica of several: it has no deadline, since its target is dropped
+  // from the file if it does not answer (Lane::gives_up).
+  bool is_bound = false;
+  Clock::time_point missing_since = Clock::time_point::max();  // its server is not there
+  Clock::time_point look_at{};                                 // whether it is to be given up
+  bool is_abandoned = false;  // its owner was told; it is here until its answer comes
 
   // ---- its result ----
   Status status = Status::kOk;
@@ -67,6 +85,13 @@ struct Call {
   uint64_t incarnation = 0;      // of the target; 0 when no server answered
   uint64_t seek_at = 0;          // SEEK: where (~0: nowhere)
   bool seek_ended = false;       // SEEK: false: nothing before seek_at
+
+  // It goes to this replica of the stripe, in this view.
+  void aim(const FileViewPtr& in, uint32_t stripe, const Replica& at) {
+    view = in;
+    stripe_index = stripe;
+    replica = at;
+  }
 };
 
 }  // namespace braidfs::client

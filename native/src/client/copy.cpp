@@ -41,13 +41,14 @@ void CopyOperation::start(Lane& lane, uint64_t token, CopyRange range, bool only
 }
 
 uint64_t CopyOperation::reach(Lane& lane, const FileView& source, const FileView& sink) const {
-  if (!source.inline_bytes.empty()) return 0;  // its bytes are not on any target
+  if (!source.inline_bytes.empty()) return 0;                // its bytes are not on any target
+  if (source.is_replicated || sink.is_replicated) return 0;  // the kernel copies it
   uint64_t done = 0;
   while (done < range_.length) {
     const Where from = where(source, range_.source_begin + done);
     const Where to = where(sink, range_.sink_begin + done);
-    const auto node = lane.node_of(source.targets[from.stripe_index]);
-    if (!node || node != lane.node_of(sink.targets[to.stripe_index])) break;
+    const auto node = lane.node_of(source.first_replica(from.stripe_index).target);
+    if (!node || node != lane.node_of(sink.first_replica(to.stripe_index).target)) break;
     const uint64_t length = std::min(from.left, to.left);
     if (length == 0) break;
     done += length;

@@ -118,6 +118,7 @@ class Core final : public fuse::DataHandler {
   std::optional<Written> inode_written(uint64_t ino) { return context_.inodes().written(ino); }
   std::optional<Written> inode_take(uint64_t ino) { return context_.inodes().take_written(ino); }
   bool inode_commits(uint64_t ino) { return context_.inodes().commits(ino); }
+  bool closed_unsynced(uint64_t ino) { return context_.inodes().closed_unsynced(ino); }
   bool inode_failed(uint64_t ino) { return context_.inodes().fail(ino); }
   void size_limit_put(uint64_t ino, uint64_t limit) { context_.inodes().size_limit(ino, limit); }
   bool handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct) {

@@ -82,7 +82,7 @@ std::optional<Event> Inode::report_cut() {
 void Inode::cut_reported(const Attributes& attributes, FileView view, Actions& actions) {
   if (!is_older(view)) {
     const bool same_file = view_->file_id == view.file_id;
-    pieces_.geometry(view.stripe_width, view.chunk_size);
+    pieces_.see(view, actions);
     view_ = std::make_shared<const FileView>(std::move(view));
     if (!same_file) other_objects(actions);
   }

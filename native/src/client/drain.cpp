@@ -1,7 +1,7 @@
 #include "client/drain.h"
 
+#include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -13,17 +13,26 @@ namespace braidfs::client {
 
 namespace {
 
+using std::chrono::milliseconds;
+
 constexpr uint64_t kEverything = ~uint64_t{0};
+constexpr auto kRestMin = milliseconds(10);
+constexpr auto kRestMax = milliseconds(1000);
 constexpr uint32_t kFailedSyncRest =
     12;  // a failed sync is tried again after so many usual intervals
 
-std::string commit_payload(uint64_t file_id, uint32_t flags, uint32_t durable, uint64_t stripes) {
-  std::string payload(24, '\0');
-  std::memcpy(payload.data(), &file_id, 8);
-  std::memcpy(payload.data() + 8, &flags, 4);
-  std::memcpy(payload.data() + 12, &durable, 4);
-  std::memcpy(payload.data() + 16, &stripes, 8);
-  return payload;
+struct CommitHead {
+  uint64_t file_id;
+  uint32_t flags;
+  uint16_t durable;
+  uint16_t acknowledged;  // so many rows of a target and its incarnation follow
+  uint64_t stripes;
+};
+static_assert(sizeof(CommitHead) == 24);
+
+template <typename T>
+void append(std::string& payload, const T& value) {
+  payload.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
 // The metaserver could not be told where the file was cut: the cut is lost when the last handle of
@@ -201,12 +210,12 @@ void DrainOperation::drain(Lane& lane) {
     take_view();
     done = pieces.is_acknowledged(sequence_, 0, kEverything);
     if (done && is_last) pieces.drop_all_held(actions);
-    if (done && durable_) take_syncs();
+    if (done && (durable_ || checks_)) take_syncs();
     if (!done) pieces.wait(shared_from_this(), sequence_, 0, kEverything);
   }
   run_actions(lane, inode_, actions);
   if (!done) return lane.context().lanes().hurry();
-  phase_ = durable_ ? Phase::kSync : Phase::kCommit;
+  phase_ = durable_ || checks_ ? Phase::kSync : Phase::kCommit;
   proceed(lane);
 }
 
@@ -224,7 +233,7 @@ bool DrainOperation::is_last_of_lease(Context& context) const {
 // do not count. LOCKED inode.
 void DrainOperation::take_view() {
   const FileViewPtr former = std::exchange(view_, inode_->view_locked());
-  if (former && former->file_id != view_->file_id) synced_stripes_ = 0;
+  if (former && former->file_id != view_->file_id) synced_stripes_ = synced_some_ = 0;
 }
 
 // Takes what is to be synced, which is right only as long as every piece is acknowledged. LOCKED
@@ -233,11 +242,13 @@ void DrainOperation::take_syncs() {
   syncs_.clear();
   take_view();
   acknowledgements_ = inode_->pieces().acknowledgements();
-  const auto& stripes = inode_->pieces().stripes();
-  for (uint32_t index = 0; index < stripes.size(); ++index) {
-    if (stripes[index].unsynced()) syncs_.push_back({index, stripes[index].oldest_incarnation});
+  const auto& objects = inode_->pieces().objects();
+  for (uint32_t row = 0; row < objects.size(); ++row) {
+    const ObjectState& one = objects[row];
+    if (one.unsynced())
+      syncs_.push_back({row / view_->places, one.replica, one.oldest_incarnation});
   }
-  commit_beside_ = commits_ && !committed_ && !syncs_.empty() && may_commit_beside();
+  commit_beside_ = commits_ && !committed_ && !checks_ && !syncs_.empty() && may_commit_beside();
   if (commit_beside_) take_commit();
 }
 
@@ -245,9 +256,9 @@ void DrainOperation::take_syncs() {
 bool DrainOperation::may_commit_beside() const {
   const auto written = inode_->written();
   if (inode_->committing || (written && (written->flags & kCommitSize) != 0)) return false;
-  auto& stripes = inode_->pieces().stripes();
-  for (uint32_t index = 0; index < stripes.size(); ++index) {
-    if (stripes[index].unsynced() && !view_->is_durable(index)) return false;
+  const auto& objects = inode_->pieces().objects();
+  for (uint32_t row = 0; row < objects.size(); ++row) {
+    if (objects[row].unsynced() && !view_->is_durable(row / view_->places)) return false;
   }
   return true;
 }
@@ -257,7 +268,8 @@ void DrainOperation::sync(Lane& lane) {
     const std::scoped_lock lock(inode_->mu());
     take_syncs();
   }
-  again_ = false;
+  again_ = rests_ = false;
+  unsynced_some_ = 0;
   pending_ = 1;
   if (commit_beside_) {
     ++pending_;
@@ -273,10 +285,8 @@ void DrainOperation::sync(Lane& lane) {
 void DrainOperation::ask_sync(Lane& lane, const Sync& sync) {
   Call* call = lane.make_call();
   call->op = Op::kSync;
-  call->target = view_->targets[sync.stripe_index];
-  call->stripe_index = sync.stripe_index;
+  call->aim(view_, sync.stripe_index, sync.replica);
   call->offset = sync.incarnation;
-  call->view = view_;
   call->inode = inode_;
   call->owner = shared_from_this();
   call->part = static_cast<uint32_t>(&sync - syncs_.data());
@@ -285,26 +295,52 @@ void DrainOperation::ask_sync(Lane& lane, const Sync& sync) {
 }
 
 void DrainOperation::call_done(Lane& lane, Call& call) {
-  const Sync& sync = syncs_[call.part];
   Actions actions;
   {
     const std::scoped_lock lock(inode_->mu());
-    PieceTable& pieces = inode_->pieces();
-    if (call.status == Status::kOk && call.incarnation == sync.incarnation) {
-      pieces.synced(sync.stripe_index, acknowledgements_, actions);
-      if (call.view->file_id == view_->file_id) synced_stripes_ |= uint64_t{1} << sync.stripe_index;
-    } else if (call.status == Status::kOk || call.status == Status::kStaleIncarnation) {
-      again_ = true;  // the lane queued the held pieces again when it saw the reply
-      if (pieces.take_loss(sync.stripe_index, call.incarnation)) inode_->fail(EIO);
-    } else if (call.status == Status::kStaleTruncateEpoch) {
-      again_ = true;
-    } else if (call.status == Status::kNoObject && kind_ == Kind::kBackground) {
-      pieces.synced(sync.stripe_index, acknowledgements_, actions);  // the object was removed
-    } else {
-      refused(errno_of(call.status));
-    }
+    note_synced(lane, call, actions);
   }
   advance(lane);
+}
+
+// LOCKED inode.
+void DrainOperation::note_synced(Lane& lane, const Call& call, Actions& actions) {
+  const Sync& sync = syncs_[call.part];
+  const uint64_t bit = uint64_t{1} << sync.stripe_index;
+  PieceTable& pieces = inode_->pieces();
+  if (call.status == Status::kOk && call.incarnation == sync.incarnation) {
+    pieces.synced(sync.stripe_index, sync.replica, acknowledgements_, actions);
+    if (call.view->file_id == view_->file_id) synced_some_ |= bit;
+    return;
+  }
+  unsynced_some_ |= bit;
+  if (call.status == Status::kOk || call.status == Status::kStaleIncarnation) {
+    again_ = true;  // the lane queued the held pieces again when it saw the reply
+    lost(lane, sync, call.incarnation);
+  } else if (call.status == Status::kStaleTruncateEpoch) {
+    again_ = true;
+  } else if (call.status == Status::kNoObject && kind_ == Kind::kBackground) {
+    pieces.synced(sync.stripe_index, sync.replica, acknowledgements_,
+                  actions);  // the object was removed
+  } else {
+    refused(errno_of(call.status));
+  }
+}
+
+// A target may have lost bytes that cannot be sent again. If another replica has them, this one is
+// dropped. LOCKED inode.
+void DrainOperation::lost(Lane& lane, const Sync& sync, uint64_t incarnation) {
+  PieceTable& pieces = inode_->pieces();
+  if (!pieces.has_loss(sync.stripe_index, sync.replica, incarnation)) return;
+  const FileView& view = *inode_->view_locked();
+  if (!view.has(sync.stripe_index, sync.replica) || !view.is_mirrored(sync.stripe_index)) {
+    if (pieces.take_loss(sync.stripe_index, sync.replica, incarnation)) inode_->fail(EIO);
+    return;
+  }
+  rests_ = true;
+  if (auto event =
+          inode_->drop_replicas(sync.replica.target, sync.replica.object_number, lane.loop().now()))
+    lane.context().events().put(std::move(*event));
 }
 
 // A SYNC failed for good. In the background nothing is lost yet, since a later SYNC may succeed.
@@ -320,16 +356,31 @@ void DrainOperation::advance(Lane& lane) {
 }
 
 void DrainOperation::synced(Lane& lane) {
+  synced_stripes_ |= synced_some_ & ~unsynced_some_;
   if (again_ && kind_ == Kind::kBackground) return finish(lane);
-  if (again_ && error_ == 0) {
-    if (++rounds_ > kRoundsMax) error_ = EIO;
-    phase_ = Phase::kDrain;
-    sealed_ = false;
-    if (error_ == 0) return proceed(lane);
-  }
+  if (again_ && error_ == 0 && goes_again(lane)) return;
   if (!commits_ || committed_ || error_ != 0) return finish(lane);
   phase_ = Phase::kCommit;
   proceed(lane);
+}
+
+// Begins another round, maybe after a rest. False: there were too many.
+bool DrainOperation::goes_again(Lane& lane) {
+  const uint32_t rounds_max = view_->is_replicated ? kReplicatedRoundsMax : kRoundsMax;
+  phase_ = Phase::kDrain;
+  sealed_ = false;
+  if (++rounds_ > rounds_max) {
+    error_ = EIO;
+    return false;
+  }
+  if (!rests_) {
+    proceed(lane);
+    return true;
+  }
+  const auto rest = std::min(kRestMin * (1u << std::min(rounds_, 10u)), kRestMax);
+  lane.loop().call_at(lane.loop().now() + rest,
+                      [self = shared_from_this(), &lane] { self->proceed(lane); });
+  return true;
 }
 
 // ---- commit ----
@@ -378,7 +429,22 @@ void DrainOperation::take_commit() {
   inode_->in_commit = taken_;
   lost_count_ = inode_->lost_count;
   take_view();
+  if (view_->is_replicated) take_acknowledged();
   if (durable_ && bytes_.empty()) synced_stripes_ |= std::exchange(inode_->synced_stripes, 0);
+}
+
+// LOCKED inode.
+void DrainOperation::take_acknowledged() {
+  acknowledged_.clear();
+  for (const ObjectState& one : inode_->pieces().objects()) {
+    if (!one.unsynced()) continue;
+    const auto known = std::ranges::find(acknowledged_, one.replica.target, &Acknowledged::target);
+    if (known == acknowledged_.end()) {
+      acknowledged_.push_back({one.replica.target, one.oldest_incarnation});
+    } else {
+      known->incarnation = std::min(known->incarnation, one.oldest_incarnation);
+    }
+  }
 }
 
 void DrainOperation::send_commit(Lane& lane) {
@@ -387,8 +453,17 @@ void DrainOperation::send_commit(Lane& lane) {
   event.a = static_cast<int64_t>(taken_.size);
   event.b = taken_.mtime_ns;
   // If the commit has bytes, another one after it makes them durable.
-  const uint32_t durable = durable_ && bytes_.empty() ? 1 : 0;
-  event.payload = commit_payload(view_->file_id, flags, durable, synced_stripes_) + bytes_;
+  const uint16_t durable = durable_ && bytes_.empty() ? 1 : 0;
+  append(event.payload, CommitHead{.file_id = view_->file_id,
+                                   .flags = flags,
+                                   .durable = durable,
+                                   .acknowledged = static_cast<uint16_t>(acknowledged_.size()),
+                                   .stripes = synced_stripes_});
+  for (const Acknowledged& one : acknowledged_) {
+    append(event.payload, one.target);
+    append(event.payload, one.incarnation);
+  }
+  event.payload += bytes_;
   event.token =
       lane.context().commits().begin(std::static_pointer_cast<DrainOperation>(shared_from_this()));
   lane.context().events().put(std::move(event));
@@ -397,6 +472,9 @@ void DrainOperation::send_commit(Lane& lane) {
 void DrainOperation::commit_answered(Lane& lane, Status status,
                                      const std::optional<Attributes>& attributes) {
   std::vector<std::shared_ptr<Operation>> waiters;
+  // A target has lost what it acknowledged: SYNCs find out which one, and it is sent again.
+  const bool repeats = status == Status::kStaleIncarnation && !acknowledged_.empty();
+  checks_ = checks_ || repeats;
   {
     const std::scoped_lock lock(inode_->mu());
     inode_->committing = false;
@@ -406,7 +484,7 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
       inode_->mark_durable(view_->file_id, synced_stripes_);
       if (attributes) inode_->committed(*attributes);
     } else {
-      if (phase_ != Phase::kInline) error_ = errno_of(status);
+      if (phase_ != Phase::kInline && !repeats) error_ = errno_of(status);
       if (view_->file_id == inode_->view_locked()->file_id)
         inode_->synced_stripes |= synced_stripes_;
       if (inode_->lost_count == lost_count_) {
@@ -417,7 +495,9 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
     }
   }
   if (phase_ == Phase::kSync) {
+    again_ = again_ || repeats;
     advance(lane);
+  } else if (repeats && goes_again(lane)) {
   } else if (phase_ == Phase::kInline) {
     handed_over(lane, status == Status::kOk);
   } else {
@@ -439,6 +519,7 @@ void DrainOperation::finish(Lane& lane) {
   int error = error_;
   {
     const std::scoped_lock lock(inode_->mu());
+    tell_synced(lane);
     --inode_->cuts.pauses;
     if (handle_ && kind_ != Kind::kRelease) {
       uint64_t only_told = handle_->error_seen;
@@ -464,13 +545,23 @@ void DrainOperation::conclude(Lane& lane, int error) {
   lane.context().inodes().idle(inode_);
 }
 
+// Python waits for that since it closed the file. LOCKED inode.
+void DrainOperation::tell_synced(Lane& lane) {
+  if (!inode_->tells_synced || !inode_->is_synced()) return;
+  inode_->tells_synced = false;
+  lane.context().events().put({.kind = EventKind::kSynced, .ino = inode_->ino()});
+}
+
 void DrainOperation::finish_background(Lane& lane) {
   bool again;
   {
     const std::scoped_lock lock(inode_->mu());
+    tell_synced(lane);
     if (view_->file_id == inode_->view_locked()->file_id) inode_->synced_stripes |= synced_stripes_;
     inode_->sync_watched = again = inode_->pieces().unsynced();
   }
+  if (again && view_->is_replicated)  // a replica may have been dropped
+    lane.context().events().put({.kind = EventKind::kReopen, .ino = inode_->ino()});
   if (again) lane.sync_later(inode_, error_ == 0 ? 1 : kFailedSyncRest);
   lane.background_synced();
   lane.context().inodes().idle(inode_);

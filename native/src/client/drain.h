@@ -11,7 +11,8 @@
 // - drain: it seals all pieces, waits until those up to now are acknowledged, and takes what is to
 //   be synced under the same lock, since a loss that another lane sees may change that at any time;
 // - sync: one SYNC for each object that was written since its last one, in parallel; a target that
-//   has lost bytes sends the operation back to drain;
+//   has lost bytes sends the operation back to drain. A replica that lost bytes which are not held
+//   any more is dropped, unless it is the last one: then they are lost;
 // - commit: a COMMIT event, which Python answers by commit_done; it goes beside the SYNCs if the
 //   size and the set of durable objects stay as they are.
 // Invariant: the request is answered once; an interrupted operation goes on without an answer.
@@ -61,9 +62,16 @@ class DrainOperation final : public Operation {
   enum class Phase : uint8_t { kCut, kInline, kDrain, kSync, kCommit };
   struct Sync {
     uint32_t stripe_index;
+    Replica replica;
+    uint64_t incarnation;
+  };
+  // Of a replicated file: in which incarnation a target has acknowledged what is not synced.
+  struct Acknowledged {
+    uint32_t target;
     uint64_t incarnation;
   };
   static constexpr uint32_t kRoundsMax = 16;
+  static constexpr uint32_t kReplicatedRoundsMax = 64;  // most of them rest until the view changes
 
   void begin(Lane& lane);
   void report_cut(Lane& lane);
@@ -74,17 +82,22 @@ class DrainOperation final : public Operation {
   void take_syncs();
   bool may_commit_beside() const;
   void ask_sync(Lane& lane, const Sync& sync);
+  void note_synced(Lane& lane, const Call& call, Actions& actions);
+  void lost(Lane& lane, const Sync& sync, uint64_t incarnation);
   void synced(Lane& lane);
+  bool goes_again(Lane& lane);
   void commit(Lane& lane);
   std::vector<std::shared_ptr<Operation>> committed_with_birth(Lane& lane);
   bool take_inline(Context& context, bool& with_birth);
   void hand_over(Lane& lane);
   void handed_over(Lane& lane, bool taken);
   void take_commit();
+  void take_acknowledged();
   void send_commit(Lane& lane);
   void advance(Lane& lane);
   void finish(Lane& lane);
   void finish_background(Lane& lane);
+  void tell_synced(Lane& lane);
   void conclude(Lane& lane, int error);
   void answer(Lane& lane, int error);
   bool durable() const noexcept { return durable_; }
@@ -111,7 +124,12 @@ class DrainOperation final : public Operation {
   uint64_t acknowledgements_ = 0;  // that they make durable
   uint32_t pending_ = 0;           // SYNC calls, and the commit beside them
   uint64_t synced_stripes_ = 0;
+  uint64_t synced_some_ = 0;    // of these stripes a replica was synced
+  uint64_t unsynced_some_ = 0;  // of these one was not, in this round
   bool again_ = false;
+  bool rests_ = false;   // before the next round: the view has to change first
+  bool checks_ = false;  // the metaserver says that a target has lost what it acknowledged
+  std::vector<Acknowledged> acknowledged_;
   bool commit_beside_ = false;
   bool committed_ = false;
   Written taken_{};

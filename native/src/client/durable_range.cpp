@@ -16,25 +16,24 @@ void DurableRangeOperation::proceed(Lane& lane) {
   const FileViewPtr former = std::exchange(view_, inode_->view());
   if (former && former->file_id != view_->file_id) stripes_ = 0;  // the former objects are removed
   syncing_ = again_ = false;
-  incarnations_.assign(view_->stripe_width, 0);
+  incarnations_.assign(view_->rows.size(), 0);
   pending_ = 1;
   if (const int error = change(lane); error_ == 0) error_ = error;
   advance(lane);
 }
 
-Call* DurableRangeOperation::make_call(Lane& lane, Op op, uint32_t stripe_index, uint64_t offset,
+Call* DurableRangeOperation::make_call(Lane& lane, Op op, uint32_t row, uint64_t offset,
                                        uint32_t length) {
   Call* call = lane.make_call();
   call->op = op;
-  call->target = view_->targets[stripe_index];
-  call->stripe_index = stripe_index;
+  call->aim(view_, row / view_->places, view_->rows[row]);
+  call->part = row;
   call->offset = offset;
   call->length = length;
   return call;
 }
 
 void DurableRangeOperation::submit(Lane& lane, Call* call) {
-  call->view = view_;
   call->inode = inode_;
   call->owner = shared_from_this();
   ++pending_;
@@ -44,9 +43,9 @@ void DurableRangeOperation::submit(Lane& lane, Call* call) {
 void DurableRangeOperation::sync(Lane& lane) {
   syncing_ = true;
   pending_ = 1;
-  for (uint32_t stripe = 0; stripe < view_->stripe_width; ++stripe) {
-    if (incarnations_[stripe] == 0) continue;
-    submit(lane, make_call(lane, Op::kSync, stripe, incarnations_[stripe], 0));
+  for (uint32_t row = 0; row < incarnations_.size(); ++row) {
+    if (incarnations_[row] == 0) continue;
+    submit(lane, make_call(lane, Op::kSync, row, incarnations_[row], 0));
   }
   advance(lane);
 }
@@ -59,7 +58,7 @@ void DurableRangeOperation::call_done(Lane& lane, Call& call) {
       error_ = errno_of(call.status);
     }
   } else if (call.op != Op::kSync) {
-    uint64_t& oldest = incarnations_[call.stripe_index];
+    uint64_t& oldest = incarnations_[call.part];
     oldest = oldest == 0 ? call.incarnation : std::min(oldest, call.incarnation);
     stripes_ |= uint64_t{1} << call.stripe_index;
   }

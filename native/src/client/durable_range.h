@@ -25,8 +25,8 @@ class DurableRangeOperation : public Operation {
   // What the DONE event has besides the error.
   virtual int64_t result() const { return 0; }
 
-  // A call for an object of the file, in this round's view; it leaves by submit().
-  Call* make_call(Lane& lane, Op op, uint32_t stripe_index, uint64_t offset, uint32_t length);
+  // A call for the object in this row of this round's view; it leaves by submit().
+  Call* make_call(Lane& lane, Op op, uint32_t row, uint64_t offset, uint32_t length);
   void submit(Lane& lane, Call* call);
   void finish(Lane& lane, int64_t result);
 
@@ -41,7 +41,7 @@ class DurableRangeOperation : public Operation {
   const uint64_t token_;
   const InodePtr inode_;
   FileViewPtr view_;
-  std::vector<uint64_t> incarnations_;  // by stripe: the oldest that has a change of this round
+  std::vector<uint64_t> incarnations_;  // by row: the oldest that has a change of this round
   uint64_t stripes_ = 0;
   bool syncing_ = false;
   bool again_ = false;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/pieces.h"
+#include "client/read_replica.h"
 
 namespace braidfs::client {
 
@@ -158,20 +159,19 @@ void Fetch::ask_targets(Lane& lane) {
 void Fetch::ask_target(Lane& lane, const Span& span, std::span<std::byte> place) {
   Call* call = lane.make_call();
   call->op = Op::kRead;
-  call->target = view_->targets[span.stripe_index];
-  call->stripe_index = span.stripe_index;
   call->offset = span.object_offset;
   call->length = span.length;
-  call->view = view_;
   call->inode = inode_;
   call->place = place;
   call->owner = std::shared_ptr<CallOwner>(user_.shared_from_this(), this);
   call->once = once_;
+  aim_read(lane, *call, view_, span.stripe_index);
   ++pending_;
   lane.submit(call);
 }
 
 void Fetch::call_done(Lane& lane, Call& call) {
+  if (ask_next(lane, call)) return;
   note(call);
   if (--pending_ == 0) finish(lane);
 }

@@ -1,7 +1,9 @@
 #include "client/inode.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
 #include <iterator>
 
 namespace braidfs::client {
@@ -18,7 +20,7 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Actions& 
   const bool is_former = attributes.change_version < change_version_;
   const bool has_former_bytes = is_former && !view->inline_bytes.empty();
   if (!is_older(*view) && !has_former_bytes) {
-    pieces_.geometry(view->stripe_width, view->chunk_size);
+    pieces_.see(*view, actions);
     view_ = view;
   }
   if (is_former) return true;
@@ -36,21 +38,49 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Actions& 
 }
 
 bool Inode::view_put(const FileViewPtr& view) {
+  Actions actions;  // has only released pieces
   const std::scoped_lock lock(mu_);
   if (lifetime == Lifetime::kGone || !view_ || view_->file_id != view->file_id || is_older(*view))
     return false;
   const bool is_cut_alike =
       view_->stripe_width == view->stripe_width && view_->chunk_size == view->chunk_size;
   if (!is_cut_alike || view_->inline_bytes.empty() != view->inline_bytes.empty()) return false;
+  pieces_.see(*view, actions);
   view_ = view;
   return true;
+}
+
+std::optional<Event> Inode::drop_replicas(uint32_t target, std::optional<uint32_t> object_number,
+                                          Clock::time_point now) {
+  const FileView& view = *view_;
+  std::erase_if(drops_, [&](const Drop& told) { return now >= told.again; });
+  const auto is_told = [&](const Replica& replica) {
+    return std::ranges::count(drops_, replica, &Drop::replica) != 0;
+  };
+  std::string rows;
+  for (uint32_t stripe = 0; stripe < view.stripe_width; ++stripe) {
+    if (!view.is_mirrored(stripe)) continue;
+    for (const Replica& replica : view.replicas(stripe)) {
+      const bool is_meant =
+          replica.target == target && (!object_number || replica.object_number == *object_number);
+      if (!is_meant || is_told(replica)) continue;
+      drops_.push_back({replica, now + kDropAgain});
+      const std::array<uint32_t, 2> row{replica.object_number, replica.target};
+      rows.append(reinterpret_cast<const char*>(row.data()), sizeof(row));
+    }
+  }
+  if (rows.empty()) return std::nullopt;
+  std::string head(sizeof(uint64_t) + sizeof(uint32_t), '\0');
+  std::memcpy(head.data(), &view.file_id, sizeof(uint64_t));
+  std::memcpy(head.data() + sizeof(uint64_t), &view.truncate_epoch, sizeof(uint32_t));
+  return Event{.kind = EventKind::kDropReplicas, .ino = ino_, .payload = head + rows};
 }
 
 void Inode::resize(const Attributes& attributes, FileView view, Actions& actions) {
   const std::scoped_lock lock(mu_);
   if (is_older(view)) return;  // its size is older, too: bytes that were written later stay
   const bool same_file = view_ && view_->file_id == view.file_id;
-  pieces_.geometry(view.stripe_width, view.chunk_size);
+  pieces_.see(view, actions);
   view_ = std::make_shared<const FileView>(std::move(view));
   change_version_ = std::max(change_version_, attributes.change_version);
   note_stamp(attributes);
@@ -71,7 +101,7 @@ void Inode::resize(const Attributes& attributes, FileView view, Actions& actions
 // an object that does not exist would call its holes durable, and they would read as EIO.
 void Inode::other_objects(Actions& actions) {
   pieces_.drop_all_held(actions);
-  pieces_.forget_stripes();
+  pieces_.forget_objects();
   synced_stripes = 0;
 }
 
@@ -85,7 +115,7 @@ Inode::Loss Inode::lose(Actions& actions) {
   cut_ended(EIO, actions);
   const bool is_dropped = lifetime != Lifetime::kKnown;
   const bool unsynced = is_dropped && pieces_.unsynced();
-  if (is_dropped) pieces_.forget_stripes();  // nobody will sync them
+  if (is_dropped) pieces_.forget_objects();  // nobody will sync them
   written_ = {};
   end_inlining();
   data_version_ = stamp_ = stamped_from_ = 0;

@@ -95,6 +95,13 @@ class Inode {
   uint64_t record_stamp() const noexcept { return record_stamp_; }
   bool is_immutable() const noexcept { return immutable_; }
 
+  // ---- replicas that are to be dropped from the layout: LOCKED ----
+  // This target has failed the file: the one object, or (without a number) all that it has of the
+  // file. Returns what Python is to be told, which is the same again only after a while. The last
+  // replica of a stripe is not dropped.
+  std::optional<Event> drop_replicas(uint32_t target, std::optional<uint32_t> object_number,
+                                     Clock::time_point now);
+
   std::atomic<bool> loss_logged{false};  // the log has it that an object of this inode is lost
 
   // ---- written and not committed: LOCKED ----
@@ -179,6 +186,9 @@ class Inode {
            (written_.flags & kCommitSize) == 0 && !cuts.unreported();
   }
 
+  // All replicas have made durable what was written.
+  bool is_synced() const noexcept { return pieces_.unacknowledged() == 0 && !pieces_.unsynced(); }
+
   uint32_t lost_count = 0;  // of evictions that cost written bytes or sizes
 
   // ---- leases: LOCKED ----
@@ -243,6 +253,7 @@ class Inode {
   std::vector<std::shared_ptr<void>> take_waiters();
   bool watched = false;         // a lane looks after the age of its pieces
   bool sync_watched = false;    // a lane will sync it after a while
+  bool tells_synced = false;    // Python is told (SYNCED) when is_synced()
   uint64_t synced_stripes = 0;  // by that, of this file id, and not told to the metaserver
   // Where the first page ends that a READ filled with zeros behind the file's end, since a direct
   // write last grew the file: such writes go past the kernel's pages.
@@ -312,6 +323,12 @@ class Inode {
   bool immutable_ = false;
   uint64_t stamped_from_ = 0;  // the first data version that has a stamp
   PieceTable pieces_;
+  static constexpr auto kDropAgain = std::chrono::seconds(2);
+  struct Drop {
+    Replica replica;
+    Clock::time_point again;  // it may be told again from then on
+  };
+  std::vector<Drop> drops_;
   Written written_{};
   int error_ = 0;
   uint64_t error_generation_ = 0;

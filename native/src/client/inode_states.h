@@ -24,6 +24,7 @@
 // - is_probe: the file's READs are counted until its next close.
 // - watched: a lane looks after the age of the pieces, until none is left.
 // - sync_watched: a lane will sync what targets hold, until nothing is unsynced.
+// - tells_synced: a replicated file was closed before everything was synced.
 // - loss_logged: the log says that an object is lost; it is never taken back.
 // - is_immutable(): the newest attributes say so.
 // - error_reported_: no error waits to be reported; the error itself stays for other handles.

@@ -85,6 +85,16 @@ void Inodes::size_limit(uint64_t ino, uint64_t limit) {
   if (const InodePtr inode = find(ino)) inode->size_limit = limit;
 }
 
+bool Inodes::closed_unsynced(uint64_t ino) {
+  const InodePtr inode = find(ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  const FileViewPtr& view = inode->view_locked();
+  if (!view || !view->is_replicated || inode->is_synced()) return false;
+  inode->tells_synced = true;
+  return true;
+}
+
 bool Inodes::fail(uint64_t ino) {
   const InodePtr inode = find(ino);
   if (!inode) return false;

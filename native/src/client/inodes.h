@@ -52,6 +52,9 @@ class Inodes {
   // What a drain has taken before is on its way to the metaserver, or to Python.
   bool commits(uint64_t ino);
   void size_limit(uint64_t ino, uint64_t limit);  // Inode::kUnlimited: none
+  // A replicated file was closed. True: not all of it is known to be durable on all replicas, and a
+  // SYNCED event follows when it is.
+  bool closed_unsynced(uint64_t ino);
   // A process before this one took along what was written to it: its handles are told EIO.
   bool fail(uint64_t ino);
   void set_ids_put(uint64_t ino, uint32_t mode, uint32_t gid);

@@ -19,14 +19,14 @@ constexpr auto kLate =
     milliseconds(1000);  // a tick that is so late shows that the thread did not run
 constexpr auto kRestMin = milliseconds(10);
 constexpr auto kRestMax = milliseconds(1000);
+constexpr auto kLookEvery = milliseconds(100);
 constexpr int64_t kReopenEvery_ms = 1000;
 constexpr size_t kPolledCallsMax = 4;  // with more calls, answers come often enough without polling
 constexpr size_t kBackgroundSyncsMax = 16;  // of one lane at once, so that other calls get through
 
-// The object of the call is not one of the file's any more, or lies on another target.
+// The object of the call is not one of the file's any more, or no replica of it is there.
 bool is_elsewhere(const Call& call, const FileView& view) {
-  return view.file_id != call.view->file_id || call.stripe_index >= view.stripe_width ||
-         view.targets[call.stripe_index] != call.target;
+  return view.file_id != call.view->file_id || !view.has(call.stripe_index, call.replica);
 }
 
 int64_t now_ms() {
@@ -91,7 +91,18 @@ Call* Lane::make_call() {
 void Lane::submit(Call* call) {
   call->issued = loop_.now();
   call->deadline = deadline_after(call->issued);
+  if (call->view->is_mirrored(call->stripe_index)) bind(*call);
   route(call);
+  arm_tick();
+}
+
+void Lane::submit_again(Call* call) {
+  route(call);
+  arm_tick();
+}
+
+void Lane::submit_later(Call* call, Clock::duration rest) {
+  resting_.push_back({loop_.now() + rest, call});
   arm_tick();
 }
 
@@ -101,8 +112,8 @@ Clock::time_point Lane::deadline_after(Clock::time_point now) const noexcept {
 }
 
 void Lane::route(Call* call) {
-  const auto node = node_of_target_.find(call->target);
-  if (node == node_of_target_.end()) return rest(call);
+  const auto node = node_of_target_.find(call->replica.target);
+  if (node == node_of_target_.end()) return rest(call, true);
   links_.find(node->second)->second->submit(call);  // target_put() has made it
 }
 
@@ -114,6 +125,7 @@ void Lane::node_put(uint32_t node) {
 void Lane::target_put(uint32_t target, uint32_t node) {
   node_put(node);
   node_of_target_[target] = node;
+  if (links_[node]->is_local()) is_near(node);
 }
 
 // The cluster map may be wrong: a target that it calls down still gets requests, and what waits for
@@ -131,13 +143,26 @@ void Lane::target_state(uint32_t target, bool is_up) {
       std::ranges::any_of(down_, [&](uint32_t one) { return node_of(one) == node->second; });
   link.suspect(any_down);
   for (Resting& resting : resting_) {
-    if (resting.call->target == target) resting.until = {};
+    if (resting.call->replica.target == target) resting.until = {};
   }
 }
 
 std::optional<uint32_t> Lane::node_of(uint32_t target) const {
   const auto node = node_of_target_.find(target);
   return node == node_of_target_.end() ? std::nullopt : std::optional(node->second);
+}
+
+Lane::Nearness Lane::nearness(uint32_t target) const noexcept {
+  const auto node = node_of_target_.find(target);
+  if (node == node_of_target_.end()) return {};
+  const Link& link = *links_.find(node->second)->second;
+  return {link.is_local(), link.in_flight() + link.waiting()};
+}
+
+void Lane::is_near(uint32_t node) {
+  for (const auto& [target, its_node] : node_of_target_) {
+    if (its_node == node) context_.prefetcher().server_caches().is_near(target);
+  }
 }
 
 void Lane::connection_put(uint32_t node, net::Socket socket,
@@ -158,12 +183,17 @@ void Lane::ask_for_connection(uint32_t node) {
 
 void Lane::answered(Call* call, Status status) {
   if (call->incarnation != 0) {
-    context_.incarnations().seen(call->target, call->incarnation, [&] {
-      duties_.resend_lost(*this, call->target, call->incarnation);
+    context_.incarnations().seen(call->replica.target, call->incarnation, [&] {
+      duties_.resend_lost(*this, call->replica.target, call->incarnation);
     });
   }
   if (call->failed_early) return finished(call);
   call->status = call->refusal = status;
+  if (call->is_bound &&
+      fails_replica(call->op, status, must_exist(*call->view, call->stripe_index)) &&
+      drops_object(*call)) {
+    return rest(call, false);
+  }
   if (status == Status::kNoObject && changes(call->op) &&
       must_exist(*call->view, call->stripe_index)) {
     // The file has other objects now: the former ones were removed with their bytes.
@@ -187,7 +217,67 @@ void Lane::answered(Call* call, Status status) {
   }
   if (call->once) return finished(call);
   ++counters_.retries;
-  rest(call);
+  rest(call, status == Status::kNotReady || status == Status::kUnknownSession ||
+                 status == Status::kNoTarget);
+}
+
+// ---- replicas ----
+
+void Lane::bind(Call& call) {
+  call.is_bound = (changes(call.op) || call.op == Op::kSync) && !call.once;
+  if (call.is_bound) call.deadline = Clock::time_point::max();
+}
+
+// It is the only replica by now.
+void Lane::unbind(Call& call) {
+  call.is_bound = false;
+  call.deadline = deadline_after(loop_.now());
+}
+
+void Lane::note_missing(Call& call, Clock::time_point since) noexcept {
+  call.missing_since = std::min(call.missing_since, since);
+}
+
+bool Lane::gives_up(Call& call) {
+  call.look_at = loop_.now() + kLookEvery;
+  std::optional<Event> event;
+  {
+    const std::scoped_lock lock(call.inode->mu());
+    const FileView& view = *call.inode->view_locked();
+    if (is_elsewhere(call, view)) return true;
+    if (!view.is_mirrored(call.stripe_index)) {
+      unbind(call);
+    } else {
+      event = call.inode->drop_replicas(call.replica.target, std::nullopt, loop_.now());
+    }
+  }
+  if (event) context_.events().put(std::move(*event));
+  return false;
+}
+
+// The target has failed this object. True: the call goes on until the file has another view.
+bool Lane::drops_object(Call& call) {
+  std::optional<Event> event;
+  {
+    const std::scoped_lock lock(call.inode->mu());
+    const FileView& view = *call.inode->view_locked();
+    if (is_elsewhere(call, view)) return true;
+    if (!view.is_mirrored(call.stripe_index)) return false;
+    event = call.inode->drop_replicas(call.replica.target, call.replica.object_number, loop_.now());
+  }
+  if (event) context_.events().put(std::move(*event));
+  return true;
+}
+
+void Lane::look_at_resting(Clock::time_point now) {
+  const milliseconds unreached{context_.settings().unreached_ms_max};
+  const milliseconds unanswered{context_.settings().unanswered_ms_max};
+  for (Resting& resting : resting_) {
+    Call& call = *resting.call;
+    if (!call.is_bound || now < call.look_at) continue;
+    if (now - call.missing_since < unreached && now - call.issued < unanswered) continue;
+    if (gives_up(call)) resting.until = {};
+  }
 }
 
 void Lane::log_loss(const Call& call) {
@@ -195,7 +285,7 @@ void Lane::log_loss(const Call& call) {
   if (call.inode->loss_logged.exchange(true)) return;
   context_.events().log(
       LogLevel::kError, call.inode->ino(),
-      "target " + std::to_string(call.target) + " has lost what it held of stripe " +
+      "target " + std::to_string(call.replica.target) + " has lost what it held of stripe " +
           std::to_string(call.stripe_index) +
           " of this file, which was durable: reads and writes there are EIO (braidfs stat)");
 }
@@ -219,9 +309,14 @@ void Lane::unreachable(Call* call) {
   finished(call);
 }
 
-void Lane::rest(Call* call) {
+void Lane::rest(Call* call, bool is_missing) {
   if (call->once) return unreachable(call);
   const auto now = loop_.now();
+  if (is_missing) {
+    note_missing(*call, now);
+  } else {
+    call->missing_since = Clock::time_point::max();
+  }
   const auto pause =
       std::min<Clock::duration>(kRestMin * (1u << std::min(call->attempts, 10u)), kRestMax);
   ++call->attempts;
@@ -231,17 +326,20 @@ void Lane::rest(Call* call) {
 
 // A call keeps its object for life and, if it changes the object, also its truncate epoch. Under a
 // newer epoch it would bring back what was cut off meanwhile; its owner knows what is left of it.
+// So does a SYNC of a replica: its owner asks those that are there by now.
 void Lane::resend(Call* call) {
   FileViewPtr view = call->inode->view();
   if (changes(call->op) && view->session() != call->view->session()) {
     call->status = Status::kFenced;  // evicted meanwhile: former writes may not be stored now
     return finished(call);
   }
+  const bool keeps_epoch = changes(call->op) || (call->op == Op::kSync && view->is_replicated);
   if (is_elsewhere(*call, *view) ||
-      (changes(call->op) && view->truncate_epoch != call->view->truncate_epoch)) {
+      (keeps_epoch && view->truncate_epoch != call->view->truncate_epoch)) {
     call->status = Status::kStaleTruncateEpoch;
     return finished(call);
   }
+  if (call->is_bound && !view->is_mirrored(call->stripe_index)) unbind(*call);
   call->view = std::move(view);
   route(call);
 }
@@ -275,6 +373,8 @@ void Lane::arm_tick() {
 void Lane::excuse(Clock::duration late) {
   for (const auto& call : calls_) {
     if (call->deadline != Clock::time_point::max()) call->deadline += late;
+    if (call->missing_since != Clock::time_point::max()) call->missing_since += late;
+    call->sent += late;
   }
   for (auto& [node, link] : links_) link->excuse(late);
 }
@@ -283,6 +383,7 @@ void Lane::tick() {
   ticking_ = false;
   const auto now = loop_.now();
   if (now - tick_due_ > kLate) excuse(now - tick_due_);
+  look_at_resting(now);
   wake_resting(now);
   for (auto& [node, link] : links_) link->tick(now);
   std::vector<std::shared_ptr<Inode>> ageing;

@@ -82,6 +82,9 @@ class Lane {
   // An empty call: the caller fills it in and submits it.
   Call* make_call();
   void submit(Call* call);
+  // Both keep when the call was issued, and its deadline.
+  void submit_again(Call* call);
+  void submit_later(Call* call, Clock::duration rest);
 
   void node_put(uint32_t node);
   void target_put(uint32_t target, uint32_t node);
@@ -89,6 +92,13 @@ class Lane {
   void connection_put(uint32_t node, net::Socket socket, std::shared_ptr<rdma::Channel> channel);
   void connection_failed(uint32_t node);
   void ask_for_connection(uint32_t node);
+  // How near the server of a target is: on this host, and how many answers it owes this lane.
+  struct Nearness {
+    bool is_local = false;
+    size_t owed = 0;
+  };
+  Nearness nearness(uint32_t target) const noexcept;
+  void is_near(uint32_t node);  // a link says that the node is on this host
   // By the cluster map: the silence of a node with a target that is down is not borne for long.
   void target_state(uint32_t target, bool is_up);
 
@@ -96,6 +106,15 @@ class Lane {
   void answered(Call* call, Status status);
   void finished(Call* call);
   void unreachable(Call* call);  // a call that is tried once could not be sent
+  // The server of a bound call is not there, since then.
+  static void note_missing(Call& call, Clock::time_point since) noexcept;
+  // A bound call has waited for too long: the replicas of its file at this target are to be
+  // dropped. True: the file has none there any more, so the call ends. Else it goes on: the target
+  // may answer before the metaserver does.
+  bool gives_up(Call& call);
+  Clock::time_point deadline_after(Clock::time_point now) const noexcept;
+  // Has Python open the file of the call again: its view may be out of date.
+  void ask_for_view(const Call& call);
   void abort_calls();
 
   // The lane looks at the inode's partial pieces again when they have aged.
@@ -133,11 +152,13 @@ class Lane {
     Call* call;
   };
 
-  void ask_for_view(const Call& call);
   void log_loss(const Call& call);
-  Clock::time_point deadline_after(Clock::time_point now) const noexcept;
+  void bind(Call& call);
+  void unbind(Call& call);
+  bool drops_object(Call& call);
+  void look_at_resting(Clock::time_point now);
   void route(Call* call);
-  void rest(Call* call);
+  void rest(Call* call, bool is_missing);
   void resend(Call* call);
   void arm_tick();
   void tick();

@@ -1,5 +1,7 @@
 #include "client/link.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -28,14 +30,17 @@ FrameHeader header_of(const Call& call) {
   header.flags = call.op == Op::kFetch ? 0 : kFlagCapability;
   header.request_id = call.request_id;
   header.file_id = call.view->file_id;
-  header.stripe_index = call.stripe_index;
-  header.target = call.target;
+  header.stripe_index = call.replica.object_number;
+  header.target = call.replica.target;
   header.offset = call.offset;
   header.length = call.length;
   header.epoch = call.view->truncate_epoch;
   if (call.op == Op::kWrite) header.flags |= kFlagSums;
   const bool tells_lost = call.op == Op::kRead || changes(call.op);
-  if (tells_lost && must_exist(*call.view, call.stripe_index)) header.flags |= kFlagMustExist;
+  // A replica without the object says so: another one may have it.
+  const bool asks_others = call.op == Op::kRead && call.view->is_mirrored(call.stripe_index);
+  if (asks_others || (tells_lost && must_exist(*call.view, call.stripe_index)))
+    header.flags |= kFlagMustExist;
   if (call.op == Op::kRead && !call.distrusts) header.flags |= kFlagRaw;
   return header;
 }
@@ -45,16 +50,23 @@ FrameHeader header_of(const Call& call) {
 std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> source_of(const Call& call) {
   FileViewPtr view = call.source->view();
   if (view->file_id != call.source_view->file_id) view = call.source_view;
+  const Replica& replica = view->first_replica(call.source_stripe);
   const CopySource source{.file_id = view->file_id,
                           .offset = call.source_offset,
-                          .stripe_index = call.source_stripe,
-                          .target = view->targets[call.source_stripe],
+                          .stripe_index = replica.object_number,
+                          .target = replica.target,
                           .flags = must_exist(*view, call.source_stripe) ? kCopyMustExist : 0,
                           .epoch_end = view->truncate_epoch + 1};
   std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> raw;
   std::memcpy(raw.data(), &source, sizeof(source));
   std::memcpy(raw.data() + sizeof(source), view->capability.data(), sizeof(Capability));
   return raw;
+}
+
+bool is_local_socket(const net::Socket& socket) noexcept {
+  int domain = 0;
+  socklen_t size = sizeof(domain);
+  return getsockopt(socket.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
 // Takes the two numbers of the answer to a SEEK. False: they are not a valid answer.
@@ -96,6 +108,7 @@ void Link::submit(Call* call) {
   }
   if (call->op == Op::kWrite && !may_gather(*call)) gathering_ = false;
   (call->op == Op::kWrite ? writes_ : reads_).push_back(call);
+  if (!connected()) Lane::note_missing(*call, lane_.loop().now());
   if (!connected()) return ask_for_connection(lane_.loop().now());
   pump();
 }
@@ -108,6 +121,7 @@ void Link::ask_for_connection(Clock::time_point now) {
 
 void Link::adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel) {
   if (stream_) requeue_unanswered();
+  if (is_local_socket(socket) && !std::exchange(is_local_, true)) lane_.is_near(node_);
   asked_ = false;
   stream_.reset();  // lent memory comes back before the next stream begins
   stream_ = rdma::open_stream(lane_.loop(), std::move(socket), std::move(channel), *this,
@@ -195,9 +209,12 @@ bool Link::send(Call* call) {
     frame.body_tail = source;
   }
   if (call->op == Op::kWrite) {
-    sums_.resize(blocks_touched(call->offset, call->length));
-    hash_blocks(call->offset, call->payload, sums_);
-    frame.body_tail = std::as_bytes(std::span(sums_));
+    if (call->sums.empty()) {
+      sums_.resize(blocks_touched(call->offset, call->length));
+      hash_blocks(call->offset, call->payload, sums_);
+    }
+    frame.body_tail =
+        std::as_bytes(call->sums.empty() ? std::span<const uint64_t>(sums_) : call->sums);
     frame.keep = call->owner;
     frame.lends = true;
   }
@@ -255,6 +272,7 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
   if (call->op == Op::kSeek && status == Status::kOk && !take_seek(*call, body)) return false;
   if (status == Status::kOk && header.offset == 0 && tells_incarnation(call->op)) return false;
   take(header.request_id);
+  if (call->op == Op::kWrite) write_answered_ = lane_.loop().now();
   failures_ = 0;
   answered_ = true;
   heard();
@@ -297,6 +315,7 @@ void Link::requeue_unanswered() {
             [](const Call* a, const Call* b) { return a->request_id > b->request_id; });
   for (Call* call : unanswered) {  // the newest comes first, and each goes to the front
     take(call->request_id);
+    Lane::note_missing(*call, pinged_ ? silent_since_ : lane_.loop().now());
     if (call->failed_early) {
       lane_.finished(call);
     } else if (call->once) {
@@ -316,13 +335,59 @@ void Link::tick(Clock::time_point now) {
   expire(writes_, now);
   bool expired = false;
   for (Call* call : slots_) {
-    if (call == nullptr || call->failed_early || now < call->deadline) continue;
+    if (call == nullptr || now < call->deadline) continue;
+    if (call->failed_early && !call->is_abandoned) continue;
     call->failed_early = expired = true;
     call->status = Status::kEio;
   }
   if (connected() && expired) return cut("a request passed its deadline");
   if (connected() && in_flight_ > 0) watch_silence(now);
+  look_at_bound(now);
   if (stream_ == nullptr && waiting() > 0) ask_for_connection(now);
+}
+
+// Ends calls to replicas that were dropped, and has replicas dropped whose calls wait for too long.
+void Link::look_at_bound(Clock::time_point now) {
+  const milliseconds unanswered{lane_.context().settings().unanswered_ms_max};
+  const milliseconds unreached{lane_.context().settings().unreached_ms_max};
+  for (std::deque<Call*>* const queue : {&reads_, &writes_}) {
+    std::vector<Call*> over;
+    std::erase_if(*queue, [&](Call* call) {
+      if (!call->is_bound || now < call->look_at) return false;
+      const bool is_late = connected() ? now - std::max(call->issued, write_answered_) >= unanswered
+                                       : now - call->missing_since >= unreached;
+      if (!is_late || !lane_.gives_up(*call)) return false;
+      over.push_back(call);
+      return true;
+    });
+    for (Call* const call : over) {
+      call->status = Status::kStaleTruncateEpoch;
+      lane_.finished(call);
+    }
+  }
+  for (Call* const call : slots_) {
+    if (call == nullptr || !call->is_bound || now < call->look_at) continue;
+    if (now - call->sent >= unanswered && lane_.gives_up(*call)) abandon(call);
+  }
+}
+
+// Ends a call whose answer may still come. What it lends to the connection stays until then.
+void Link::abandon(Call* call) {
+  struct Leftover final : CallOwner {
+    explicit Leftover(std::shared_ptr<CallOwner> of) : owner(std::move(of)) {}
+    void call_done(Lane&, Call&) override {}
+    const std::shared_ptr<CallOwner> owner;
+  };
+  Call* const left = lane_.make_call();
+  *left = *call;
+  left->owner = std::make_shared<Leftover>(call->owner);
+  left->is_bound = false;
+  left->failed_early = left->is_abandoned = true;
+  left->deadline = lane_.deadline_after(lane_.loop().now());
+  slots_[call->request_id % kSlotCount] = left;
+  call->request_id = 0;
+  call->status = Status::kStaleTruncateEpoch;
+  lane_.finished(call);
 }
 
 void Link::watch_silence(Clock::time_point now) {

@@ -45,6 +45,7 @@ class Link final : public net::StreamSink {
 
   uint32_t node() const noexcept { return node_; }
   bool connected() const noexcept { return stream_ != nullptr && stream_->is_open(); }
+  bool is_local() const noexcept { return is_local_; }  // its server was on this host
   size_t in_flight() const noexcept { return in_flight_; }
   size_t waiting() const noexcept { return reads_.size() + writes_.size(); }
 
@@ -82,6 +83,8 @@ class Link final : public net::StreamSink {
   bool check_reply(const Call& call, const FrameHeader& header, std::span<const std::byte> body,
                    std::span<const std::byte> payload, Status& status) const;
   void watch_silence(Clock::time_point now);
+  void look_at_bound(Clock::time_point now);
+  void abandon(Call* call);
   void ping();
   void heard() noexcept;
   void expire(std::deque<Call*>& queue, Clock::time_point now);
@@ -108,6 +111,8 @@ class Link final : public net::StreamSink {
   std::minstd_rand chance_;
   Clock::time_point ask_again_{};
   Clock::time_point silent_since_{};
+  Clock::time_point write_answered_{};
+  bool is_local_ = false;
   bool pinged_ = false;  // since silent_since_
   bool suspected_ = false;
 };

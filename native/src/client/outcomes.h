@@ -51,6 +51,7 @@ constexpr Outcomes outcomes_of(Status status) noexcept {
 
     case Status::kBadCapability:
     case Status::kStaleMapEpoch:
+    case Status::kDropped:             // the layout names this replica no longer
     case Status::kStaleTruncateEpoch:  // the owner gets it when the view has changed
                                        // (Lane::resend)
       return everywhere(kRenew);
@@ -67,8 +68,6 @@ constexpr Outcomes outcomes_of(Status status) noexcept {
       return {kFail, kTell, kTell, kFail};
     case Status::kErofs:
       return {kFail, kTell, kTell, kTell};
-    case Status::kDropped:
-      return everywhere(kTell);
     case Status::kEopnotsupp:
       return {kFail, kFail, kTell, kFail};
 
@@ -92,6 +91,27 @@ constexpr Outcomes outcomes_of(Status status) noexcept {
 // The operation changes what an object holds.
 constexpr bool changes(Op op) noexcept {
   return op == Op::kWrite || op == Op::kPunch || op == Op::kCopy;
+}
+
+// Whether the status says that the target has failed this object, or cannot store it: then a
+// replica of several is dropped. `must_exist`: an object that is missing was lost.
+constexpr bool fails_replica(Op op, Status status, bool must_exist) noexcept {
+  switch (status) {
+    case Status::kOk:
+    case Status::kFenced:  // nothing of the session is stored anywhere
+    case Status::kEnospc:
+    case Status::kEfbig:
+    case Status::kEopnotsupp:
+      return false;
+    case Status::kStaleIncarnation:
+      return op != Op::kSync;
+    case Status::kErofs:
+      return true;
+    case Status::kNoObject:
+      return must_exist;
+    default:
+      return outcomes_of(status).write == Outcome::kFail;
+  }
 }
 
 constexpr Outcome outcome_of(Op op, Status status) noexcept {

@@ -45,6 +45,17 @@ void Piece::cut(uint64_t size) noexcept {
   }
 }
 
+void Piece::aim(const FileView& view) noexcept {
+  const auto replicas = view.replicas(stripe_index);
+  if (!view.is_replicated || file_id != view.file_id) acknowledged.clear();
+  acknowledged.keep(replicas);
+  file_id = view.file_id;
+  outcome = {};
+  for (const Replica& replica : replicas) {
+    if (!acknowledged.by(replica)) outcome.ones[outcome.count++] = {.replica = replica};
+  }
+}
+
 bool Piece::has_all(uint64_t from, uint64_t to) const noexcept {
   if (from < begin || to > end) return false;
   return std::ranges::none_of(gaps,

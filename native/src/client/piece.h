@@ -3,6 +3,10 @@
 // has filled when it is sealed are gaps. Each part between two gaps is a WRITE call, and the piece
 // is acknowledged with the last of them.
 //
+// A piece goes to every replica of its stripe, and is acknowledged when all replicas of the view
+// that is then known have acknowledged it. It remembers which ones have: when the view changes, or
+// one of them loses it, it is sent again to the others only, after all its calls have ended.
+//
 // Its states: filling (it merges neighbours) -> queued (sealed) -> in flight -> held (acknowledged,
 // and kept until it is synced, so that it can be sent again, rule 22) -> gone. A piece is in flight
 // from the moment of that decision on, which is a little before its calls exist (is_sent).
@@ -11,11 +15,13 @@
 // without the mutex. Extents are compared and waited for as a whole, gaps included. Threads: fields
 // are guarded by the inode's mutex. Not here: which piece may be sent when (piece_table.h).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "client/acknowledged.h"
 #include "client/call.h"
 #include "client/memory.h"
 
@@ -36,12 +42,23 @@ struct Gap {
   uint64_t end;
 };
 
-// How the worst of a piece's WRITE calls ended. LANE ONLY, the lane that sent them.
+// How a piece's WRITE calls ended. LANE ONLY, the lane that sent them.
 struct SendOutcome {
+  // Of the calls to one replica.
+  struct One {
+    Replica replica{};
+    bool is_refused = false;
+    uint64_t incarnation = 0;  // the oldest one that acknowledged a call
+  };
+  std::array<One, limits::kReplicaPlacesMax> ones{};
+  uint32_t count = 0;
   uint32_t calls = 0;  // that have not ended
+  // Of the worst one.
   Status status = Status::kOk;
   Status refusal = Status::kOk;  // Call::refusal
-  uint64_t incarnation = 0;      // the oldest one that acknowledged a call
+  uint32_t target = 0;
+
+  std::span<One> to() noexcept { return std::span(ones).first(count); }
 };
 
 struct Piece final : CallOwner, std::enable_shared_from_this<Piece> {
@@ -60,9 +77,9 @@ struct Piece final : CallOwner, std::enable_shared_from_this<Piece> {
   std::vector<Gap> gaps{};  // of [begin, end), in order
   uint64_t chunk = 0;
   uint32_t stripe_index = 0;
-  uint32_t target = 0;
-  uint64_t incarnation = 0;      // of the target that acknowledged it
-  uint64_t acknowledgement = 0;  // the number of that (piece_table.h)
+  uint64_t file_id = 0;  // of the objects that `acknowledged` is about
+  Acknowledged acknowledged{};
+  uint64_t acknowledgement = 0;  // the number of the last one (piece_table.h)
   // It has WRITE calls that have not all ended. The last of them answers the waiter.
   bool is_sent = false;
   uint32_t sends = 0;         // since it was acknowledged last
@@ -71,7 +88,10 @@ struct Piece final : CallOwner, std::enable_shared_from_this<Piece> {
   std::shared_ptr<PieceWaiter> waiter{};  // gets the error; without one the inode keeps it
   Buffer buffer{};
   SendOutcome outcome{};
+  std::vector<uint64_t> sums{};  // of its WRITEs, if they go to several replicas
 
+  // Its next calls go to the replicas of the view that have not acknowledged it.
+  void aim(const FileView& view) noexcept;
   uint64_t limit() const noexcept { return window + capacity; }
   bool unacknowledged() const noexcept { return state < PieceState::kHeld; }
   std::span<std::byte> bytes(uint64_t from, uint64_t to) const noexcept {

@@ -26,6 +26,45 @@ void PieceTable::each_chunk(uint64_t begin, uint64_t end, Fn fn) {
   }
 }
 
+// ---- the view ----
+
+void PieceTable::see(const FileView& view, Actions& actions) {
+  chunk_size_ = view.chunk_size;
+  const auto is_known = [](const ObjectState& one, const Replica& replica) {
+    return one.replica == replica;
+  };
+  if (places_ == view.places && std::ranges::equal(objects_, view.rows, is_known)) return;
+  const std::vector<ObjectState> former = std::exchange(objects_, {});
+  const uint32_t former_places = std::exchange(places_, view.places);
+  for (const Replica& replica : view.rows)
+    objects_.push_back({.replica = replica, .synced = acknowledgements_});
+  for (size_t at = 0; at < objects_.size(); ++at) {
+    const auto begin = std::min<size_t>(at / places_ * former_places, former.size());
+    const auto end = std::min<size_t>(begin + former_places, former.size());
+    for (const ObjectState& one : std::span(former).subspan(begin, end - begin)) {
+      // Where nothing is replicated, the object of a stripe has no other name.
+      const Replica replica = view.is_replicated ? one.replica : objects_[at].replica;
+      if (replica != objects_[at].replica) continue;
+      objects_[at] = one;
+      objects_[at].replica = replica;
+    }
+  }
+  drop_synced(actions);
+}
+
+std::span<ObjectState> PieceTable::objects_of(uint32_t stripe_index) noexcept {
+  const size_t begin = std::min<size_t>(size_t{stripe_index} * places_, objects_.size());
+  return std::span(objects_).subspan(begin, std::min<size_t>(places_, objects_.size() - begin));
+}
+
+// nullptr: it is not in the view.
+ObjectState* PieceTable::object(uint32_t stripe_index, const Replica& replica) noexcept {
+  for (ObjectState& one : objects_of(stripe_index)) {
+    if (one.replica == replica) return &one;
+  }
+  return nullptr;
+}
+
 // ---- filling ----
 
 PiecePtr PieceTable::mergeable(uint64_t chunk, uint64_t begin, uint64_t end) const {
@@ -218,7 +257,7 @@ void PieceTable::take_waiters(std::vector<std::shared_ptr<void>>& waiters) {
 
 // ---- ends of WRITE calls ----
 
-void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Actions& actions) {
+void PieceTable::acknowledged(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kInFlight) return;
   piece->calls_ended();
   ChunkPieces& pieces = chunks_[piece->chunk];
@@ -226,20 +265,35 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Actio
     return other->state == PieceState::kQueued && other->sequence < piece->sequence &&
            other->shares_block(piece->begin, piece->end);
   });
-  if (earlier_waits) {  // the target has lost an earlier piece: this one is sent again after it
+  if (earlier_waits) {  // a target has lost an earlier piece: this one is sent again after it
+    piece->acknowledged.clear();
     piece->state = PieceState::kQueued;
     return send_ready(piece->chunk, actions);
   }
-  piece->incarnation = incarnation;
-  piece->acknowledgement = ++acknowledgements_;
-  piece->sends = 0;
-  set_state(piece, PieceState::kHeld);
-  piece->buffer.move_to(Buffer::Account::kHeld);
-  StripeState& stripe = stripes_[piece->stripe_index];
-  stripe.oldest_incarnation = oldest(stripe.oldest_incarnation, incarnation);
-  drop_covered(*piece, pieces, actions);
-  send_ready(piece->chunk, actions);
+  const uint64_t chunk = piece->chunk;
+  if (note_acknowledged(*piece)) {
+    piece->sends = 0;
+    set_state(piece, PieceState::kHeld);
+    piece->buffer.move_to(Buffer::Account::kHeld);
+    drop_covered(*piece, pieces, actions);
+  } else {  // the file has other objects by now
+    release(pieces, piece, actions);
+  }
+  send_ready(chunk, actions);
   wake(actions);
+}
+
+// False: none of its objects is in the view.
+bool PieceTable::note_acknowledged(Piece& piece) {
+  bool is_known = false;
+  piece.acknowledgement = ++acknowledgements_;
+  for (const Acknowledged::One& one : piece.acknowledged.all()) {
+    ObjectState* const state = object(piece.stripe_index, one.replica);
+    if (state == nullptr) continue;
+    is_known = true;
+    state->oldest_incarnation = oldest(state->oldest_incarnation, one.incarnation);
+  }
+  return is_known;
 }
 
 // Drops held pieces that `by` has overwritten whole: they need not be sent again.
@@ -284,13 +338,17 @@ void PieceTable::release(ChunkPieces& pieces, const PiecePtr& piece, Actions& ac
 // ---- held pieces and durability ----
 
 bool PieceTable::unsynced() const noexcept {
-  return std::ranges::any_of(stripes_, [](const StripeState& stripe) { return stripe.unsynced(); });
+  return std::ranges::any_of(objects_, [](const ObjectState& one) { return one.unsynced(); });
 }
 
 void PieceTable::note_dropped(const Piece& piece) {
-  StripeState& stripe = stripes_[piece.stripe_index];
-  stripe.dropped_incarnation = oldest(stripe.dropped_incarnation, piece.incarnation);
-  stripe.dropped_acknowledgement = std::max(stripe.dropped_acknowledgement, piece.acknowledgement);
+  for (const Acknowledged::One& one : piece.acknowledged.all()) {
+    ObjectState* const state = object(piece.stripe_index, one.replica);
+    if (state == nullptr || piece.acknowledgement <= state->synced) continue;
+    state->dropped_incarnation = oldest(state->dropped_incarnation, one.incarnation);
+    state->dropped_acknowledgement =
+        std::max(state->dropped_acknowledgement, piece.acknowledgement);
+  }
 }
 
 void PieceTable::drop_held(const PiecePtr& piece, Actions& actions) {
@@ -323,32 +381,47 @@ void PieceTable::drop_all_held(Actions& actions) {
   });
 }
 
-void PieceTable::synced(uint32_t stripe_index, uint64_t acknowledgements, Actions& actions) {
+void PieceTable::synced(uint32_t stripe_index, const Replica& replica, uint64_t acknowledgements,
+                        Actions& actions) {
+  ObjectState* const state = object(stripe_index, replica);
+  if (state == nullptr) return;
+  state->synced = std::max(state->synced, acknowledgements);
+  if (state->dropped_acknowledgement <= acknowledgements) {
+    state->dropped_incarnation = state->dropped_acknowledgement = 0;
+  }
+  drop_synced(actions);
+  recount_oldest();
+}
+
+bool PieceTable::is_synced(const Piece& piece) noexcept {
+  return std::ranges::none_of(objects_of(piece.stripe_index), [&](const ObjectState& one) {
+    const bool is_vacant = places_ > 1 && one.replica.target == FileView::kVacant;
+    return !is_vacant && one.synced < piece.acknowledgement;
+  });
+}
+
+// Drops held pieces that every replica has made durable.
+void PieceTable::drop_synced(Actions& actions) {
   each_chunk(0, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
     std::erase_if(pieces, [&](const PiecePtr& piece) {
-      if (piece->state != PieceState::kHeld || piece->stripe_index != stripe_index ||
-          piece->acknowledgement > acknowledgements) {
-        return false;
-      }
+      if (piece->state != PieceState::kHeld || !is_synced(*piece)) return false;
       piece->state = PieceState::kGone;
       actions.released.push_back(piece);
       return true;
     });
   });
-  StripeState& stripe = stripes_[stripe_index];
-  if (stripe.dropped_acknowledgement <= acknowledgements) {
-    stripe.dropped_incarnation = stripe.dropped_acknowledgement = 0;
-  }
-  recount_oldest(stripe_index);
 }
 
-void PieceTable::recount_oldest(uint32_t stripe_index) {
-  StripeState& stripe = stripes_[stripe_index];
-  stripe.oldest_incarnation = stripe.dropped_incarnation;
+void PieceTable::recount_oldest() {
+  for (ObjectState& one : objects_) one.oldest_incarnation = one.dropped_incarnation;
   for (const auto& [chunk, pieces] : chunks_) {
     for (const PiecePtr& piece : pieces) {
-      if (piece->state != PieceState::kHeld || piece->stripe_index != stripe_index) continue;
-      stripe.oldest_incarnation = oldest(stripe.oldest_incarnation, piece->incarnation);
+      if (piece->state != PieceState::kHeld) continue;
+      for (const Acknowledged::One& by : piece->acknowledged.all()) {
+        ObjectState* const state = object(piece->stripe_index, by.replica);
+        if (state == nullptr || piece->acknowledgement <= state->synced) continue;
+        state->oldest_incarnation = oldest(state->oldest_incarnation, by.incarnation);
+      }
     }
   }
 }
@@ -358,15 +431,24 @@ void PieceTable::target_lost(uint32_t target, uint64_t incarnation, Actions& act
     requeue(pieces, target, incarnation);
     send_ready(chunk, actions);
   });
-  for (uint32_t index = 0; index < stripes_.size(); ++index) recount_oldest(index);
+  recount_oldest();
+}
+
+// The target has acknowledged the piece, not made it durable, and lost it.
+bool PieceTable::has_lost(const Piece& piece, uint32_t target, uint64_t incarnation) noexcept {
+  return std::ranges::any_of(piece.acknowledged.all(), [&](const Acknowledged::One& one) {
+    if (one.replica.target != target || one.incarnation >= incarnation) return false;
+    const ObjectState* const state = object(piece.stripe_index, one.replica);
+    return state != nullptr && piece.acknowledgement > state->synced;
+  });
 }
 
 // Queues again the pieces that were lost, and every later piece that shares a block with one of
 // them, since the older bytes would overwrite it. (An earlier queued piece that shares a block with
-// a held one is being sent again, too.)
+// a held one is being sent again, too.) They go to the target that lost them.
 void PieceTable::requeue(const ChunkPieces& pieces, uint32_t target, uint64_t incarnation) {
   const auto goes_again = [&](const Piece& piece) {
-    if (piece.target == target && piece.incarnation < incarnation) return true;
+    if (has_lost(piece, target, incarnation)) return true;
     return std::ranges::any_of(pieces, [&](const PiecePtr& other) {
       return other->state == PieceState::kQueued && other->sequence < piece.sequence &&
              other->shares_block(piece.begin, piece.end);
@@ -376,6 +458,7 @@ void PieceTable::requeue(const ChunkPieces& pieces, uint32_t target, uint64_t in
     more = false;
     for (const PiecePtr& piece : pieces) {
       if (piece->state != PieceState::kHeld || !goes_again(*piece)) continue;
+      piece->acknowledged.forget(target);
       set_state(piece, PieceState::kQueued);
       piece->buffer.move_to(Buffer::Account::kDirty);
       more = true;
@@ -383,15 +466,24 @@ void PieceTable::requeue(const ChunkPieces& pieces, uint32_t target, uint64_t in
   }
 }
 
-bool PieceTable::take_loss(uint32_t stripe_index, uint64_t incarnation) {
-  StripeState& stripe = stripes_[stripe_index];
-  const bool lost = stripe.dropped_incarnation != 0 && stripe.dropped_incarnation < incarnation;
-  if (lost) stripe.dropped_incarnation = stripe.dropped_acknowledgement = 0;
-  recount_oldest(stripe_index);
-  return lost;
+bool PieceTable::has_loss(uint32_t stripe_index, const Replica& replica, uint64_t incarnation) {
+  recount_oldest();
+  const ObjectState* const state = object(stripe_index, replica);
+  return state != nullptr && state->dropped_incarnation != 0 &&
+         state->dropped_incarnation < incarnation;
 }
 
-void PieceTable::forget_stripes() { std::ranges::fill(stripes_, StripeState{}); }
+bool PieceTable::take_loss(uint32_t stripe_index, const Replica& replica, uint64_t incarnation) {
+  if (!has_loss(stripe_index, replica, incarnation)) return false;
+  ObjectState* const state = object(stripe_index, replica);
+  state->dropped_incarnation = state->dropped_acknowledgement = 0;
+  recount_oldest();
+  return true;
+}
+
+void PieceTable::forget_objects() {
+  for (ObjectState& one : objects_) one = {.replica = one.replica};
+}
 
 void PieceTable::trim(uint64_t size, Actions& actions, int error) {
   actions.given_up_error = error;

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "client/operation.h"
@@ -26,8 +27,10 @@
 
 namespace braidfs::client {
 
-// What of one object is acknowledged and not durable.
-struct StripeState {
+// What of one object, a replica of a stripe, is acknowledged and not durable.
+struct ObjectState {
+  Replica replica{};
+  uint64_t synced = 0;                   // the last acknowledgement that a SYNC made durable
   uint64_t oldest_incarnation = 0;       // of its unsynced pieces, dropped ones included; 0: none
   uint64_t dropped_incarnation = 0;      // the oldest of pieces that are no longer held; 0: none
   uint64_t dropped_acknowledgement = 0;  // the youngest of those pieces
@@ -57,10 +60,9 @@ class PieceTable {
   // apart.
   static constexpr auto kCoalescingAge = std::chrono::milliseconds(1000);
 
-  void geometry(uint32_t stripe_width, uint32_t chunk_size) {
-    stripes_.resize(stripe_width);
-    chunk_size_ = chunk_size;
-  }
+  // The file has this view now. What is known of a replica that is not in it any more is forgotten,
+  // and so are held pieces that only such a replica had not made durable.
+  void see(const FileView& view, Actions& actions);
 
   // ---- filling ----
   // The filling piece that [begin, end) may be merged into, at least its beginning; or nullptr.
@@ -96,24 +98,30 @@ class PieceTable {
   void take_waiters(std::vector<std::shared_ptr<void>>& waiters);
 
   // ---- ends of WRITE calls ----
-  void acknowledged(const PiecePtr& piece, uint64_t incarnation, Actions& actions);
+  // By all replicas: Piece::acknowledged.
+  void acknowledged(const PiecePtr& piece, Actions& actions);
   void refused(const PiecePtr& piece, Actions& actions);  // it is given up
   void send_again(const PiecePtr& piece, Actions& actions);
 
   // ---- held pieces and durability ----
   uint64_t acknowledgements() const noexcept { return acknowledgements_; }
-  std::vector<StripeState>& stripes() noexcept { return stripes_; }
+  // By stripe index, as FileView::rows.
+  const std::vector<ObjectState>& objects() const noexcept { return objects_; }
   bool unsynced() const noexcept;  // an object has bytes that are acknowledged and never synced
   void drop_held(const PiecePtr& piece, Actions& actions);  // the budget needs its place
   // The lease is returned: others may write there from now on, so nothing is sent again.
   void drop_all_held(Actions& actions);
-  // A SYNC has succeeded that left when acknowledgements() had this value.
-  void synced(uint32_t stripe_index, uint64_t acknowledgements, Actions& actions);
+  // A SYNC of this object has succeeded that left when acknowledgements() had this value. A piece
+  // is held until each replica has made it durable.
+  void synced(uint32_t stripe_index, const Replica& replica, uint64_t acknowledgements,
+              Actions& actions);
   void target_lost(uint32_t target, uint64_t incarnation, Actions& actions);
-  // True, once, when pieces of an older incarnation were dropped, whose bytes cannot be sent again.
-  bool take_loss(uint32_t stripe_index, uint64_t incarnation);
+  // Whether pieces of an older incarnation were dropped, whose bytes cannot be sent again.
+  bool has_loss(uint32_t stripe_index, const Replica& replica, uint64_t incarnation);
+  // The same; then it is forgotten.
+  bool take_loss(uint32_t stripe_index, const Replica& replica, uint64_t incarnation);
   // The inode has other objects now, of which none was written.
-  void forget_stripes();
+  void forget_objects();
   // No piece is sent that ends beyond `end`. kNoBar: all may be sent.
   static constexpr uint64_t kNoBar = ~uint64_t{0};
   void bar(uint64_t end) noexcept { bar_ = end; }
@@ -135,13 +143,19 @@ class PieceTable {
   void renumber(const PiecePtr& piece);
   static bool is_next(const Piece& piece, const ChunkPieces& pieces) noexcept;
   void seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin, uint64_t end);
+  bool note_acknowledged(Piece& piece);
   void drop_covered(Piece& by, ChunkPieces& pieces, Actions& actions);
   void note_dropped(const Piece& piece);
   void release(ChunkPieces& pieces, const PiecePtr& piece, Actions& actions);
   void send_ready(uint64_t chunk, Actions& actions);
   void wake(Actions& actions);
   void requeue(const ChunkPieces& pieces, uint32_t target, uint64_t incarnation);
-  void recount_oldest(uint32_t stripe_index);
+  bool has_lost(const Piece& piece, uint32_t target, uint64_t incarnation) noexcept;
+  ObjectState* object(uint32_t stripe_index, const Replica& replica) noexcept;
+  std::span<ObjectState> objects_of(uint32_t stripe_index) noexcept;
+  bool is_synced(const Piece& piece) noexcept;
+  void drop_synced(Actions& actions);
+  void recount_oldest();
 
   template <typename Fn>
   void each_chunk(uint64_t begin, uint64_t end, Fn fn);
@@ -155,7 +169,8 @@ class PieceTable {
   uint64_t bar_ = kNoBar;
   uint64_t sequence_ = 0;
   uint64_t acknowledgements_ = 0;
-  std::vector<StripeState> stripes_;
+  uint32_t places_ = 1;
+  std::vector<ObjectState> objects_;
   std::vector<Waiter> waiters_;
 };
 

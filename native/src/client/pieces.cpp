@@ -12,23 +12,6 @@ namespace {
 
 constexpr uint32_t kSendsMax = 64;  // of one piece in a row: then its target contradicts itself
 
-void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, const FileViewPtr& view,
-               const Span& span) {
-  Call* call = lane.make_call();
-  call->op = Op::kWrite;
-  call->target = view->targets[span.stripe_index];
-  call->stripe_index = span.stripe_index;
-  call->offset = span.object_offset;
-  call->length = span.length;
-  call->payload = piece->bytes(span.begin, span.begin + span.length);
-  call->view = view;
-  call->inode = inode;
-  call->owner = piece;
-  call->behind = !piece->waiter;
-  lane.counters().bytes_sent += span.length;
-  lane.submit(call);
-}
-
 // Calls fn(span) for each WRITE that the piece needs. While it is in flight, neither its gaps nor
 // its ends change.
 template <typename Fn>
@@ -55,55 +38,136 @@ FileViewPtr take_for_sending(Inode& inode, Piece& piece) {
   inode.sends_until(piece.end);
   const FileViewPtr view = inode.view_locked();
   piece.stripe_index = first_span(*view, piece.begin, piece.end).stripe_index;
-  piece.target = view->targets[piece.stripe_index];
+  piece.aim(*view);
   piece.is_sent = true;
   ++piece.sends;
   return view;
 }
 
+// Hashes a piece once for all of its replicas.
+void hash_piece(Piece& piece, const FileView& view) {
+  size_t count = 0;
+  each_span(piece, view,
+            [&](const Span& span) { count += blocks_touched(span.object_offset, span.length); });
+  piece.sums.resize(count);
+  auto place = std::span(piece.sums);
+  each_span(piece, view, [&](const Span& span) {
+    const size_t blocks = blocks_touched(span.object_offset, span.length);
+    hash_blocks(span.object_offset, piece.bytes(span.begin, span.begin + span.length),
+                place.first(blocks));
+    place = place.subspan(blocks);
+  });
+}
+
+struct Part {
+  const Span& span;
+  std::span<const uint64_t> sums;
+  uint32_t replica;  // of SendOutcome::to()
+};
+
+void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, const FileViewPtr& view,
+               const Part& part) {
+  Call* call = lane.make_call();
+  call->op = Op::kWrite;
+  call->aim(view, part.span.stripe_index, piece->outcome.ones[part.replica].replica);
+  call->offset = part.span.object_offset;
+  call->length = part.span.length;
+  call->payload = piece->bytes(part.span.begin, part.span.begin + part.span.length);
+  call->sums = part.sums;
+  call->inode = inode;
+  call->owner = piece;
+  call->part = part.replica;
+  call->behind = !piece->waiter;
+  lane.counters().bytes_sent += part.span.length;
+  lane.submit(call);
+}
+
+void round_ended(Lane& lane, const InodePtr& inode, const PiecePtr& piece);
+
 void send_piece(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
   const FileViewPtr view = take_for_sending(*inode, *piece);
   if (!view) return;
-  piece->outcome = {};
-  each_span(*piece, *view, [&](const Span&) { ++piece->outcome.calls; });
-  each_span(*piece, *view, [&](const Span& span) { send_part(lane, inode, piece, view, span); });
+  const uint32_t count = piece->outcome.count;
+  if (count == 0) return round_ended(lane, inode, piece);  // who lacked it is not in the view now
+  each_span(*piece, *view, [&](const Span&) { piece->outcome.calls += count; });
+  if (count > 1) hash_piece(*piece, *view);
+  auto sums = std::span<const uint64_t>(piece->sums).first(count > 1 ? piece->sums.size() : 0);
+  each_span(*piece, *view, [&](const Span& span) {
+    const size_t blocks = sums.empty() ? 0 : blocks_touched(span.object_offset, span.length);
+    for (uint32_t replica = 0; replica < count; ++replica)
+      send_part(lane, inode, piece, view, {span, sums.first(blocks), replica});
+    sums = sums.subspan(blocks);
+  });
 }
 
 // Notes how a call ended. An error outweighs a stale epoch, after which the piece is sent again.
 void note(SendOutcome& outcome, const Call& call) {
   --outcome.calls;
+  SendOutcome::One& one = outcome.ones[call.part];
   if (call.status == Status::kOk) {
-    const bool first = outcome.incarnation == 0;
-    outcome.incarnation =
-        first ? call.incarnation : std::min(outcome.incarnation, call.incarnation);
-  } else if (outcome.status == Status::kOk || outcome.status == Status::kStaleTruncateEpoch) {
+    const bool first = one.incarnation == 0;
+    one.incarnation = first ? call.incarnation : std::min(one.incarnation, call.incarnation);
+    return;
+  }
+  one.is_refused = true;
+  if (outcome.status == Status::kOk || outcome.status == Status::kStaleTruncateEpoch) {
     outcome.status = call.status;
     outcome.refusal = call.refusal != Status::kOk ? call.refusal : call.status;
+    outcome.target = call.replica.target;
+  }
+}
+
+// Notes which replicas have acknowledged a piece. False: a target has lost it since. LOCKED inode.
+bool note_acknowledged(Context& context, Piece& piece) {
+  for (const SendOutcome::One& one : piece.outcome.to()) {
+    if (!one.is_refused) piece.acknowledged.note(one.replica, one.incarnation);
+  }
+  return piece.acknowledged.forget_if([&](const Acknowledged::One& one) {
+    return one.incarnation < context.incarnations().newest(one.replica.target);
+  }) == 0;
+}
+
+// A replica of the present view lacks the piece. LOCKED inode.
+bool is_lacking(const Inode& inode, const Piece& piece) {
+  const FileView& view = *inode.view_locked();
+  return view.is_replicated && view.file_id == piece.file_id &&
+         !piece.acknowledged.by_all(view.replicas(piece.stripe_index));
+}
+
+// A target without room has refused what other replicas have: then they differ, and it is dropped.
+// LOCKED inode.
+void drop_differing(Context& context, Inode& inode, Piece& piece) {
+  if (piece.acknowledged.all().empty()) return;
+  for (const SendOutcome::One& one : piece.outcome.to()) {
+    if (!one.is_refused) continue;
+    const auto now = Clock::now();
+    auto event = inode.drop_replicas(one.replica.target, one.replica.object_number, now);
+    if (event) context.events().put(std::move(*event));
   }
 }
 
 // Decides what the end of its WRITEs means for a piece, and returns the errno for its waiter.
 // LOCKED inode.
-int conclude(Context& context, Inode& inode, const PiecePtr& piece, const Call& call,
-             Actions& actions) {
-  const SendOutcome& outcome = piece->outcome;
+int conclude(Context& context, Inode& inode, const PiecePtr& piece, Actions& actions) {
+  const Status status = piece->outcome.status;
   piece->is_sent = false;
-  if (piece->state == PieceState::kGone && outcome.status == Status::kOk) return 0;
-  // The target has lost the piece, or its WRITEs were of another epoch or object than the inode has
-  // now.
-  const bool is_lost = outcome.status == Status::kOk &&
-                       outcome.incarnation < context.incarnations().newest(call.target);
+  const bool is_there = note_acknowledged(context, *piece);
+  if (piece->state == PieceState::kGone && status == Status::kOk) return 0;
+  // A target has lost the piece, or its WRITEs were of another epoch, object or view than the inode
+  // has now.
+  const bool is_lost = status == Status::kOk && (!is_there || is_lacking(inode, *piece));
   const bool is_stale =
-      outcome.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight;
+      status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight;
   if ((is_lost || is_stale) && piece->sends < kSendsMax) {
     inode.pieces().send_again(piece, actions);
     return 0;
   }
-  if (outcome.status == Status::kOk && !is_lost) {
-    inode.pieces().acknowledged(piece, outcome.incarnation, actions);
+  if (status == Status::kOk && !is_lost) {
+    inode.pieces().acknowledged(piece, actions);
     return 0;
   }
-  const int error = is_lost ? EIO : errno_of(outcome.status);
+  if (!is_lost) drop_differing(context, inode, *piece);
+  const int error = is_lost ? EIO : errno_of(status);
   if (!piece->waiter) {
     if (piece->state == PieceState::kGone)
       return 0;  // it was given up (Inode::lose has reported that), or cut off
@@ -111,6 +175,39 @@ int conclude(Context& context, Inode& inode, const PiecePtr& piece, const Call& 
   }
   inode.pieces().refused(piece, actions);
   return error;
+}
+
+// All calls of a piece have ended.
+void round_ended(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
+  const Status status = piece->outcome.status;
+  const Status refusal = piece->outcome.refusal;
+  const uint32_t target = piece->outcome.target;
+  Context& context = lane.context();
+  Actions actions;
+  std::shared_ptr<PieceWaiter> told;
+  int error;
+  bool watch;
+  {
+    const std::scoped_lock lock(inode->mu());
+    error = conclude(context, *inode, piece, actions);
+    if (!piece->unacknowledged()) told = std::exchange(piece->waiter, nullptr);
+    watch = !inode->sync_watched && inode->pieces().unsynced();
+    if (watch) inode->sync_watched = true;
+  }
+  if (error == ENOSPC) context.memory().no_room(lane.loop().now());
+  if (error != 0 && !told) {
+    context.events().log(LogLevel::kError, inode->ino(),
+                         "written bytes were lost: status " +
+                             std::to_string(static_cast<int>(refusal)) + " from target " +
+                             std::to_string(target));
+    if (inode->loss_logged)
+      context.kernel().invalidate_pages(inode->ino(), piece->begin, piece->end - piece->begin);
+  }
+  if (status == Status::kOk) context.memory().hold(inode, piece);
+  if (watch) lane.sync_later(inode);
+  if (told) told->piece_done(lane, error);
+  run_actions(lane, inode, actions);
+  context.memory().evict(context.inodes());
 }
 
 // Reports a cut of the file to the metaserver, if there is one and no report is under way.
@@ -127,35 +224,7 @@ void report_cut(Inode& inode, EventQueue& events) {
 
 void Piece::call_done(Lane& lane, Call& call) {
   note(outcome, call);
-  if (outcome.calls > 0) return;
-  const SendOutcome ended = outcome;
-  const InodePtr inode = call.inode;
-  const PiecePtr self = shared_from_this();
-  Context& context = lane.context();
-  Actions actions;
-  std::shared_ptr<PieceWaiter> told;
-  int error;
-  bool watch;
-  {
-    const std::scoped_lock lock(inode->mu());
-    error = conclude(context, *inode, self, call, actions);
-    if (!unacknowledged()) told = std::exchange(waiter, nullptr);
-    watch = !inode->sync_watched && inode->pieces().unsynced();
-    if (watch) inode->sync_watched = true;
-  }
-  if (error == ENOSPC) context.memory().no_room(lane.loop().now());
-  if (error != 0 && !told) {
-    context.events().log(LogLevel::kError, inode->ino(),
-                         "written bytes were lost: status " +
-                             std::to_string(static_cast<int>(ended.refusal)) + " from target " +
-                             std::to_string(call.target));
-    if (inode->loss_logged) context.kernel().invalidate_pages(inode->ino(), begin, end - begin);
-  }
-  if (ended.status == Status::kOk) context.memory().hold(inode, self);
-  if (watch) lane.sync_later(inode);
-  if (told) told->piece_done(lane, error);
-  run_actions(lane, inode, actions);
-  context.memory().evict(context.inodes());
+  if (outcome.calls == 0) round_ended(lane, call.inode, shared_from_this());
 }
 
 void run_actions(Lane& lane, const InodePtr& inode, Actions& actions) {

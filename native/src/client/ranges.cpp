@@ -6,6 +6,7 @@
 #include "client/context.h"
 #include "client/lanes.h"
 #include "client/pieces.h"
+#include "client/read_replica.h"
 
 namespace braidfs::client {
 
@@ -40,12 +41,14 @@ void PunchOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t 
 }
 
 int PunchOperation::change(Lane& lane) {
-  for (uint32_t stripe = 0; stripe < view().stripe_width; ++stripe) {
+  for (uint32_t row = 0; row < view().rows.size(); ++row) {
+    const uint32_t stripe = row / view().places;
+    if (!view().has(stripe, view().rows[row])) continue;  // a vacant place
     const uint64_t end =
         std::min(object_offset_from(view(), stripe, end_), limits::kObjectBytesMax);
     for (uint64_t at = object_offset_from(view(), stripe, begin_); at < end;) {
       const auto length = static_cast<uint32_t>(std::min<uint64_t>(end - at, kPunchLengthMax));
-      submit(lane, make_call(lane, Op::kPunch, stripe, at, length));
+      submit(lane, make_call(lane, Op::kPunch, row, at, length));
       at += length;
     }
   }
@@ -103,11 +106,9 @@ void SeekOperation::ask(Lane& lane, uint32_t stripe_index, uint64_t offset) {
   if (offset >= limits::kObjectBytesMax) return found(stripe_index, hole_ ? offset : kNowhere);
   Call* call = lane.make_call();
   call->op = Op::kSeek;
-  call->target = view_->targets[stripe_index];
-  call->stripe_index = stripe_index;
   call->offset = offset;
   call->length = hole_ ? 1 : 0;
-  call->view = view_;
+  aim_read(lane, *call, view_, stripe_index);
   call->inode = inode_;
   call->owner = shared_from_this();
   ++pending_;
@@ -119,6 +120,7 @@ void SeekOperation::found(uint32_t stripe_index, uint64_t at) {
 }
 
 void SeekOperation::call_done(Lane& lane, Call& call) {
+  if (ask_next(lane, call)) return;
   if (call.status == Status::kNoObject && !must_exist(*call.view, call.stripe_index)) {
     found(call.stripe_index, hole_ ? call.offset : kNowhere);
   } else if (call.status == Status::kStaleTruncateEpoch) {

@@ -17,6 +17,9 @@ T load(std::span<const std::byte> bytes, size_t offset) noexcept {
 }
 
 constexpr size_t kLayoutHead = 32;
+constexpr uint8_t kVersion = 1;            // one replica, of generation 0
+constexpr uint8_t kReplicatedVersion = 2;  // places for replicas
+constexpr size_t kReplicatedHead = 40;
 constexpr uint32_t kInline = 1;  // a flag: the file's bytes follow the targets
 constexpr uint64_t kSizeMax = (uint64_t{1} << 63) - 1;
 
@@ -25,12 +28,59 @@ bool has_whole_tail(std::span<const std::byte> layout, size_t record_size) noexc
   return layout.size() > record_size && layout.size() - record_size <= limits::kInlineLengthMax;
 }
 
+// What stands before the inline bytes.
+size_t record_size(const FileView& view) noexcept {
+  const size_t count = size_t{view.stripe_width} * view.places;
+  return view.is_replicated ? kReplicatedHead + 8 * count : kLayoutHead + 4 * count;
+}
+
 bool plausible(const FileView& view, std::span<const std::byte> layout) noexcept {
-  return load<uint8_t>(layout, 0) == 1 && load<uint8_t>(layout, 1) == 1 && view.stripe_width >= 1 &&
+  const uint32_t places_max = view.is_replicated ? limits::kReplicaPlacesMax : 1;
+  return load<uint8_t>(layout, 0) == (view.is_replicated ? kReplicatedVersion : kVersion) &&
+         view.places >= 1 && view.places <= places_max && view.stripe_width >= 1 &&
          view.stripe_width <= limits::kStripeWidthMax &&
-         has_whole_tail(layout, kLayoutHead + size_t{4} * view.stripe_width) &&
-         view.chunk_size >= limits::kChunkSizeMin && view.chunk_size <= limits::kChunkSizeMax &&
-         view.chunk_size % limits::kChunkSizeMin == 0;
+         has_whole_tail(layout, record_size(view)) && view.chunk_size >= limits::kChunkSizeMin &&
+         view.chunk_size <= limits::kChunkSizeMax && view.chunk_size % limits::kChunkSizeMin == 0;
+}
+
+// The head of a record of version 2 behind that of the other one: the highest generation that was
+// ever given out, and how many replicas there are to be.
+bool plausible_head(const FileView& view, std::span<const std::byte> layout) noexcept {
+  const auto generation_last = load<uint32_t>(layout, 32);
+  const auto wanted = load<uint32_t>(layout, 36);  // with the three bytes behind it, which are 0
+  return wanted >= 1 && wanted <= limits::kReplicaCountMax &&
+         generation_last <= limits::kGenerationMax && (view.places > 1 || generation_last > 0);
+}
+
+// Takes the rows of one stripe: its replicas come first. False: it has none, two on one target, or
+// a generation that was never given out.
+bool take_stripe(FileView& view, std::span<const std::byte> layout, uint32_t stripe) noexcept {
+  const std::span taken = std::span(view.rows).subspan(size_t{stripe} * view.places, view.places);
+  size_t count = 0;
+  for (uint32_t place = 0; place < view.places; ++place) {
+    const size_t at = kReplicatedHead + 8 * (size_t{stripe} * view.places + place);
+    const auto target = load<uint32_t>(layout, at);
+    const auto generation = load<uint32_t>(layout, at + 4);
+    if (generation > load<uint32_t>(layout, 32)) return false;
+    if (target == FileView::kVacant) continue;
+    const auto is_there = [&](const Replica& other) { return other.target == target; };
+    if (std::ranges::any_of(taken.first(count), is_there)) return false;
+    taken[count++] = {target, object_number(stripe, generation)};
+  }
+  return count > 0;
+}
+
+bool take_rows(FileView& view, std::span<const std::byte> layout) {
+  view.rows.resize(size_t{view.stripe_width} * view.places);
+  if (view.is_replicated && !plausible_head(view, layout)) return false;
+  for (uint32_t stripe = 0; stripe < view.stripe_width; ++stripe) {
+    if (!view.is_replicated) {
+      view.rows[stripe] = {load<uint32_t>(layout, kLayoutHead + size_t{4} * stripe), stripe};
+    } else if (!take_stripe(view, layout, stripe)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -53,15 +103,15 @@ std::optional<FileView> decode_view(std::span<const std::byte> layout,
                                     std::span<const std::byte> capability) {
   if (layout.size() < kLayoutHead || capability.size() != sizeof(Capability)) return std::nullopt;
   FileView view;
+  view.is_replicated = load<uint8_t>(layout, 0) == kReplicatedVersion;
+  view.places = load<uint8_t>(layout, 1);
   view.stripe_width = load<uint16_t>(layout, 2);
   view.chunk_size = load<uint32_t>(layout, 4);
   view.file_id = load<uint64_t>(layout, 8);
   view.truncate_epoch = load<uint32_t>(layout, 16);
   view.durable_stripes = load<uint64_t>(layout, 24);
-  if (!plausible(view, layout)) return std::nullopt;
-  view.targets.resize(view.stripe_width);
-  std::memcpy(view.targets.data(), layout.data() + kLayoutHead, size_t{4} * view.stripe_width);
-  const auto behind = layout.subspan(kLayoutHead + size_t{4} * view.stripe_width);
+  if (!plausible(view, layout) || !take_rows(view, layout)) return std::nullopt;
+  const auto behind = layout.subspan(record_size(view));
   view.inline_bytes.assign(reinterpret_cast<const char*>(behind.data()), behind.size());
   Capability decoded;
   std::memcpy(&decoded, capability.data(), sizeof decoded);

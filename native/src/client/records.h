@@ -1,6 +1,7 @@
 // The packed records that Python hands over (docs/INTERFACES.md, section 1), which are decoded and
 // checked here, and the arithmetic of striping. Pure functions and plain values, ANY THREAD.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,14 @@ struct Attributes {
 };
 std::optional<Attributes> decode_attributes(std::span<const std::byte> record) noexcept;
 
+// One replica of a stripe: its target, and the number of its object there (frame.h). The two name
+// it for ever: a replica that was dropped from the layout never comes back under its name.
+struct Replica {
+  uint32_t target = 0;
+  uint32_t object_number = 0;
+  bool operator==(const Replica&) const = default;
+};
+
 // Where a file's bytes are, and the capability to reach them. Invariant: a view never changes; a
 // change makes a new view, so requests under way keep the one that they began with.
 struct FileView {
@@ -37,7 +46,11 @@ struct FileView {
   uint32_t truncate_epoch = 0;
   // Bit i: a SYNC of object i was answered after a WRITE or COPY of it was answered.
   uint64_t durable_stripes = 0;
-  std::vector<uint32_t> targets;  // by stripe index
+  // By stripe index, `places` for each stripe: its replicas, and behind them what is kVacant.
+  std::vector<Replica> rows;
+  uint32_t places = 1;
+  // Its layout is of version 2: it has, or had, several replicas (docs/decisions/0063-mirrors.md).
+  bool is_replicated = false;
   // The bytes of a file that lies in its inode's record: none of them is in any object, and zeros
   // follow them up to the file's size. Empty: the file has objects
   // (docs/decisions/0037-inline-data.md).
@@ -52,8 +65,32 @@ struct FileView {
   bool is_durable(uint32_t stripe_index) const noexcept {
     return (durable_stripes >> stripe_index & 1) != 0;
   }
+  // At least one.
+  std::span<const Replica> replicas(uint32_t stripe_index) const noexcept {
+    const std::span all = std::span(rows).subspan(size_t{stripe_index} * places, places);
+    size_t count = 1;
+    while (count < all.size() && all[count].target != kVacant) ++count;
+    return all.first(count);
+  }
+  const Replica& first_replica(uint32_t stripe_index) const noexcept {
+    return rows[size_t{stripe_index} * places];
+  }
+  bool is_mirrored(uint32_t stripe_index) const noexcept {
+    return places > 1 && rows[size_t{stripe_index} * places + 1].target != kVacant;
+  }
+  bool has(uint32_t stripe_index, const Replica& replica) const noexcept {
+    return stripe_index < stripe_width && std::ranges::count(replicas(stripe_index), replica) != 0;
+  }
+
+  static constexpr uint32_t kVacant = 0;  // no target
 };
 using FileViewPtr = std::shared_ptr<const FileView>;
+
+// The place, of so many replicas, that a read asks first when nothing else decides
+// (read_replica.h).
+constexpr uint32_t usual_place(uint64_t file_id, size_t replicas) noexcept {
+  return static_cast<uint32_t>((file_id * 0x9e3779b97f4a7c15 >> 33) % replicas);
+}
 
 // What it means for a read, copy or seek that an object does not exist: if a SYNC made its stripe
 // durable once, it is lost (EIO), else it is a hole (docs/INTERFACES.md, section 1). No other place
@@ -62,8 +99,7 @@ inline bool must_exist(const FileView& view, uint32_t stripe_index) noexcept {
   return view.is_durable(stripe_index);
 }
 
-// Returns nullopt if the layout or the capability is malformed, if they name different file ids, or
-// if there is to be more than one replica (nothing writes more today).
+// Returns nullopt if the layout or the capability is malformed, or if they name different file ids.
 std::optional<FileView> decode_view(std::span<const std::byte> layout,
                                     std::span<const std::byte> capability);
 

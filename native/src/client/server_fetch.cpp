@@ -43,7 +43,7 @@ class ServerFetch final : public CallOwner, public std::enable_shared_from_this<
   void start(Lane& lane) {
     Call* const call = lane.make_call();
     call->op = Op::kFetch;
-    call->target = batch_.target;
+    call->replica.target = batch_.target;
     call->length = static_cast<uint32_t>(batch_.objects.size());
     call->view = kNoFile;
     call->names = std::as_bytes(std::span(batch_.objects));

@@ -243,7 +243,6 @@ uint64_t WriteRun::add(const Span& span) {
   piece->end = std::min(span.begin + span.length, piece->limit());
   piece->chunk = span.chunk;
   piece->stripe_index = span.stripe_index;
-  piece->target = view_->targets[span.stripe_index];
   piece->first_written = lane_.loop().now();
   if (keeps) {
     lane_.keep_received(piece->buffer);

@@ -31,6 +31,9 @@ struct LayoutFields {
   uint32_t chunk_size = 0;
   uint32_t epoch = 0;
   uint64_t durable_stripes = 0;
+  // Of a replicated file: these instead of `targets`, `places` for each stripe.
+  std::vector<Replica> rows{};
+  uint32_t places = 1;
 };
 Bytes layout_record(const LayoutFields& fields);
 Bytes capability_record(uint64_t file_id);
@@ -62,6 +65,7 @@ struct FakeStore {
 
  private:
   void write(const Frame& request, Status& status);
+  Bytes seek(const FrameHeader& header, Status& status) const;
   void copy(const Frame& request);
   void sync(const FrameHeader& header, Status& status);
   Bytes read(const FrameHeader& header, Status& status);
@@ -99,6 +103,7 @@ class FakeTarget {
   Bytes object(uint64_t file_id, uint32_t stripe);
   Bytes durable_object(uint64_t file_id, uint32_t stripe);
   void put_object(uint64_t file_id, uint32_t stripe, Bytes bytes);
+  void raise_epoch(uint64_t file_id, uint32_t stripe, uint32_t epoch);
   size_t count(Op op);
   std::vector<FrameHeader> seen(Op op);
   std::vector<FetchedObject> fetched();  // what FETCHes named
@@ -149,6 +154,7 @@ class FakeReplier final : public fuse::Replier {
 struct RigSettings {
   uint32_t lanes = 2;
   uint32_t targets = 4;
+  uint32_t replicas = 1;  // of each stripe, whose number is targets / replicas then
   uint32_t chunk_size = 64u << 10;
   CoreSettings core{};
   cache::StoreSettings cache{};  // without a directory there is none
@@ -187,7 +193,7 @@ class Rig {
   Bytes file(uint64_t size, bool durable = false);
 
   Bytes attributes(uint64_t size, uint64_t change_version = 1) const;
-  Bytes layout(uint32_t epoch = 0, uint64_t durable_stripes = 0) const;
+  Bytes layout(uint32_t epoch = 0, uint64_t durable_stripes = 0);
   Bytes capability() const;
   std::vector<Event> events(EventKind kind);
   Event wait_event(EventKind kind);
@@ -209,7 +215,17 @@ class Rig {
     return counter("inodes") == 0;
   }
   void set_connecting(bool on) { connecting_ = on; }
+  void refuse_connections(uint32_t target, bool on) {
+    if (on) targets[target]->hang_up();
+    refused_ = on ? static_cast<int64_t>(target) : -1;
+  }
+  // The metaserver drops a replica when it is asked to, and a file that is opened again has the
+  // present layout; or neither.
+  void answer_drops(bool on) { answers_drops_ = on; }
+  void put_rows(std::vector<Replica> rows, uint32_t epoch);
+  void take_row(uint32_t target);  // out of the layout
   void commit_status(Status status) { commit_status_ = status; }
+  void refuse_commit_once(Status status) { refusal_once_ = status; }
   void hold_commits(bool on) { holding_commits_ = on; }
   // The last commit's fields.
   struct Committed {
@@ -217,6 +233,8 @@ class Rig {
     uint32_t flags;
     uint32_t durable;
     uint64_t stripes;
+    // Of replicated files: targets and the incarnations in which they acknowledged.
+    std::vector<std::pair<uint32_t, uint64_t>> acknowledged;
   };
   std::vector<Committed> commits();
 
@@ -228,6 +246,8 @@ class Rig {
  private:
   void python();
   void act(Event event);
+  void drop(const Event& event);
+  void commit(const Event& event);
 
   RigSettings settings_;
   std::atomic<uint64_t> unique_ = 2;
@@ -236,9 +256,15 @@ class Rig {
   std::atomic<bool> connecting_ = true;
   std::atomic<bool> holding_commits_ = false;
   std::atomic<Status> commit_status_ = Status::kOk;
+  std::atomic<Status> refusal_once_ = Status::kOk;
+  std::atomic<int64_t> refused_ = -1;  // a target
+  std::atomic<bool> answers_drops_ = true;
   std::mutex mu_;
   std::condition_variable changed_;
   std::vector<Event> events_;
+  std::vector<Replica> rows_;     // guarded by mu_
+  uint32_t epoch_ = 0;            // guarded by mu_
+  uint64_t durable_stripes_ = 0;  // of a replicated file
   std::vector<Committed> commits_;
   std::vector<Event> held_commits_;
   std::thread python_;

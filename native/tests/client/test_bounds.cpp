@@ -21,7 +21,7 @@ FileView shaped(uint32_t width, uint32_t chunk_size) {
   FileView view;
   view.stripe_width = width;
   view.chunk_size = chunk_size;
-  view.targets.resize(width);
+  view.rows.resize(width);
   return view;
 }
 

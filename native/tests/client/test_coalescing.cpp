@@ -95,25 +95,40 @@ TEST(Coalescing, GapsAreBounded) {
 
 // ---- the pieces of an inode ----
 
+FileView one_object() {
+  FileView view;
+  view.stripe_width = 1;
+  view.chunk_size = kChunk;
+  view.rows = {{100, 0}};
+  return view;
+}
+
+void acknowledge(PieceTable& table, const PiecePtr& piece, Actions& actions) {
+  piece->acknowledged.note({100, 0}, 1);
+  table.acknowledged(piece, actions);
+}
+
 TEST(Coalescing, WhatIsCoveredOnlyInPartIsKept) {
   PieceTable table;
-  table.geometry(1, kChunk);
+  Actions seen;
+  table.see(one_object(), seen);
   Actions actions;
   const PiecePtr older = piece_of(1000, 2000);
   table.add(older, actions);
   table.seal(older, actions);
-  table.acknowledged(older, 1, actions);
+  acknowledge(table, older, actions);
   const PiecePtr newer = piece_of(0, 100);
   table.add(newer, actions);
   table.merged(newer, 3000, 4000, actions);
   table.seal(newer, actions);
-  table.acknowledged(newer, 1, actions);
+  acknowledge(table, newer, actions);
   EXPECT_EQ(older->state, PieceState::kHeld) << "it lies in a gap of the newer one";
 }
 
 TEST(Coalescing, TheOldestMakesWay) {
   PieceTable table;
-  table.geometry(1, kChunk);
+  Actions seen;
+  table.see(one_object(), seen);
   std::vector<PiecePtr> pieces;
   Actions actions;
   constexpr uint64_t kMost = 8;
@@ -131,7 +146,8 @@ TEST(Coalescing, TheOldestMakesWay) {
 
 TEST(Coalescing, ItMayTakeLongerThanOtherPieces) {
   PieceTable table;
-  table.geometry(1, kChunk);
+  Actions seen;
+  table.see(one_object(), seen);
   Actions actions;
   const auto began = Clock::now();
   const PiecePtr coalescing = piece_of(0, 10);

@@ -1,6 +1,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 
 #include "rig.h"
 
@@ -182,6 +183,9 @@ Frame FakeStore::answer(const Frame& request) {
     case Op::kSync:
       sync(request.header, status);
       break;
+    case Op::kSeek:
+      reply.body = seek(request.header, status);
+      break;
     case Op::kFetch: {
       const size_t known = fetched.size();
       fetched.resize(known + request.header.length);
@@ -241,9 +245,29 @@ Bytes FakeStore::read(const FrameHeader& header, Status& status) {
           object.begin() + static_cast<ptrdiff_t>(to)};
 }
 
+// The object is all data.
+Bytes FakeStore::seek(const FrameHeader& header, Status& status) const {
+  const auto found = objects.find({header.file_id, header.stripe_index});
+  if (found == objects.end()) {
+    status = Status::kNoObject;
+    return {};
+  }
+  const uint64_t end = found->second.size();
+  const bool finds_data = header.length == 0 && header.offset < end;
+  const uint64_t at = header.length != 0 ? std::max(header.offset, end)
+                      : finds_data       ? header.offset
+                                         : ~uint64_t{0};
+  const std::array<uint64_t, 2> answer{at, 1};
+  const auto packed = std::as_bytes(std::span(answer));
+  return {packed.begin(), packed.end()};
+}
+
 void FakeStore::sync(const FrameHeader& header, Status& status) {
   const Key key{header.file_id, header.stripe_index};
-  if (header.offset != 0 && header.offset < incarnation) {
+  const auto epoch = epochs.find(key);
+  if (epoch != epochs.end() && header.epoch < epoch->second) {
+    status = Status::kStaleTruncateEpoch;
+  } else if (header.offset != 0 && header.offset < incarnation) {
     status = Status::kStaleIncarnation;
   } else if (objects.contains(key)) {
     durable[key] = objects[key];
@@ -272,6 +296,11 @@ Bytes FakeTarget::durable_object(uint64_t file_id, uint32_t stripe) {
 void FakeTarget::put_object(uint64_t file_id, uint32_t stripe, Bytes bytes) {
   const std::scoped_lock lock(mu_);
   store_.objects[{file_id, stripe}] = std::move(bytes);
+}
+
+void FakeTarget::raise_epoch(uint64_t file_id, uint32_t stripe, uint32_t epoch) {
+  const std::scoped_lock lock(mu_);
+  store_.epochs[{file_id, stripe}] = epoch;
 }
 
 std::vector<FetchedObject> FakeTarget::fetched() {

@@ -10,7 +10,7 @@ FileView view_of(uint32_t width) {
   FileView view;
   view.stripe_width = width;
   view.chunk_size = 64u << 10;
-  view.targets.resize(width);
+  view.rows.resize(width);
   return view;
 }
 

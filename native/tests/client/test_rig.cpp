@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <future>
 
 namespace braidfs::client::rig {
@@ -36,7 +37,28 @@ Bytes attributes_record(uint64_t ino, uint64_t size, uint64_t change_version) {
   return record;
 }
 
+// A record of version 2.
+Bytes replicated_record(const LayoutFields& fields) {
+  const auto width = static_cast<uint16_t>(fields.rows.size() / fields.places);
+  Bytes record(40 + 8 * fields.rows.size());
+  store<uint8_t>(record, 0, 2);
+  store(record, 1, static_cast<uint8_t>(fields.places));
+  store(record, 2, width);
+  store(record, 4, fields.chunk_size);
+  store(record, 8, fields.file_id);
+  store(record, 16, fields.epoch);
+  store(record, 24, fields.durable_stripes);
+  store<uint32_t>(record, 32, 9);  // generations were given out up to this one
+  store<uint8_t>(record, 36, 2);
+  for (size_t row = 0; row < fields.rows.size(); ++row) {
+    store(record, 40 + 8 * row, fields.rows[row].target);
+    store(record, 44 + 8 * row, generation_of(fields.rows[row].object_number));
+  }
+  return record;
+}
+
 Bytes layout_record(const LayoutFields& fields) {
+  if (!fields.rows.empty()) return replicated_record(fields);
   const auto width = static_cast<uint16_t>(fields.targets);
   Bytes record(32 + 4 * width);
   store<uint8_t>(record, 0, 1);
@@ -118,6 +140,11 @@ Rig::Rig(RigSettings settings) : settings_(settings) {
   if (!settings_.cache.directory.empty() && !core->use_cache(settings_.cache, reason)) {
     throw std::runtime_error(reason);
   }
+  const uint32_t width = settings.targets / settings.replicas;
+  for (uint32_t row = 0; settings.replicas > 1 && row < width * settings.replicas; ++row) {
+    const uint32_t stripe = row / settings.replicas;
+    rows_.push_back({100 + stripe + row % settings.replicas * width, stripe});
+  }
   for (uint32_t target = 0; target < settings.targets; ++target) {
     targets.push_back(std::make_unique<FakeTarget>());
     core->target_put(100 + target, 10 + target);
@@ -151,7 +178,8 @@ void Rig::act(Event event) {
     const auto node = static_cast<uint32_t>(event.a);
     const auto lane = static_cast<uint32_t>(event.b);
     int ends[2];
-    if (!connecting_ || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    if (!connecting_ || refused_ == static_cast<int64_t>(node - 10) ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
       core->connection_failed(lane, node);
       return;
     }
@@ -164,18 +192,64 @@ void Rig::act(Event event) {
       held_commits_.push_back(std::move(event));
       return;
     }
-    {
-      const std::scoped_lock lock(mu_);
-      commits_.push_back({static_cast<uint64_t>(event.a), fetch<uint32_t>(event.payload, 8),
-                          fetch<uint32_t>(event.payload, 12), fetch<uint64_t>(event.payload, 16)});
-    }
-    const bool ok = commit_status_ == Status::kOk;
-    core->commit_done(event.token, commit_status_,
-                      ok ? attributes(static_cast<uint64_t>(event.a), 2) : Bytes{});
+    commit(event);
   }
+  if (event.kind == EventKind::kDropReplicas && answers_drops_) drop(event);
+  if (event.kind == EventKind::kReopen && settings_.replicas > 1 && answers_drops_)
+    core->view_put(kIno, layout(), capability());
   const std::scoped_lock lock(mu_);
   events_.push_back(std::move(event));
   changed_.notify_all();
+}
+
+void Rig::commit(const Event& event) {
+  Committed committed{.size = static_cast<uint64_t>(event.a),
+                      .flags = fetch<uint32_t>(event.payload, 8),
+                      .durable = fetch<uint16_t>(event.payload, 12),
+                      .stripes = fetch<uint64_t>(event.payload, 16),
+                      .acknowledged = {}};
+  for (uint16_t row = 0; row < fetch<uint16_t>(event.payload, 14); ++row) {
+    committed.acknowledged.emplace_back(fetch<uint32_t>(event.payload, 24 + 12 * row),
+                                        fetch<uint64_t>(event.payload, 28 + 12 * row));
+  }
+  {
+    const std::scoped_lock lock(mu_);
+    commits_.push_back(std::move(committed));
+  }
+  const Status once = refusal_once_.exchange(Status::kOk);
+  const Status status = once != Status::kOk ? once : commit_status_.load();
+  const bool ok = status == Status::kOk;
+  core->commit_done(event.token, status,
+                    ok ? attributes(static_cast<uint64_t>(event.a), 2) : Bytes{});
+}
+
+void Rig::put_rows(std::vector<Replica> rows, uint32_t epoch) {
+  const std::scoped_lock lock(mu_);
+  rows_ = std::move(rows);
+  epoch_ = epoch;
+}
+
+void Rig::take_row(uint32_t target) {
+  const std::scoped_lock lock(mu_);
+  for (Replica& row : rows_) {
+    if (row.target == target) row = {};
+  }
+}
+
+// Never the last one of a stripe.
+void Rig::drop(const Event& event) {
+  for (size_t at = 12; at < event.payload.size(); at += 8) {
+    const Replica dropped{fetch<uint32_t>(event.payload, at + 4),
+                          fetch<uint32_t>(event.payload, at)};
+    const std::scoped_lock lock(mu_);
+    const auto row = std::ranges::find(rows_, dropped);
+    if (row == rows_.end()) continue;
+    const auto begin =
+        rows_.begin() + (row - rows_.begin()) / settings_.replicas * settings_.replicas;
+    const auto is_there = [](const Replica& one) { return one.target != 0; };
+    if (std::count_if(begin, begin + settings_.replicas, is_there) > 1) *row = {};
+  }
+  core->view_put(kIno, layout(), capability());
 }
 
 std::vector<Event> Rig::events(EventKind kind) {
@@ -210,17 +284,21 @@ Bytes Rig::attributes(uint64_t size, uint64_t change_version) const {
   return attributes_record(kIno, size, change_version);
 }
 
-Bytes Rig::layout(uint32_t epoch, uint64_t durable_stripes) const {
+Bytes Rig::layout(uint32_t epoch, uint64_t durable_stripes) {
+  const std::scoped_lock lock(mu_);
   return layout_record({.file_id = file_id,
                         .targets = settings_.targets,
                         .chunk_size = settings_.chunk_size,
-                        .epoch = epoch,
-                        .durable_stripes = durable_stripes});
+                        .epoch = std::max(epoch, epoch_),
+                        .durable_stripes = durable_stripes | durable_stripes_,
+                        .rows = rows_,
+                        .places = settings_.replicas});
 }
 
 Bytes Rig::capability() const { return capability_record(file_id); }
 
 void Rig::open(uint64_t fh, uint32_t flags, uint64_t size, uint64_t durable_stripes) {
+  if (settings_.replicas > 1) durable_stripes_ = durable_stripes;
   core->inode_put(attributes(size), layout(0, durable_stripes), capability());
   core->handle_put(fh, kIno, flags, false);
 }

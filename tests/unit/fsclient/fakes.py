@@ -149,6 +149,14 @@ class FakeInodes:
         ino = int.from_bytes(attributes[:8], "little")
         self._lanes.known[ino] = (attributes, layout, capability)
 
+    def view_put(self, ino: int, layout: bytes, capability: bytes) -> bool:
+        if ino in self._lanes.known:
+            self._lanes.known[ino] = (self._lanes.known[ino][0], layout, capability)
+        return ino in self._lanes.known
+
+    def closed_unsynced(self, ino: int) -> bool:
+        return ino in self._lanes.unsynced
+
     def resize(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         self._lanes.resized.append(int.from_bytes(attributes[:8], "little"))
 

@@ -119,6 +119,8 @@ def test_every_event_reaches_its_handler() -> None:
         write_inline=lambda *a: seen.append(("write_inline", *a)),
         changes_wait=lambda: seen.append(("changes_wait",)),
         cut=lambda *a: seen.append(("cut", *a)),
+        drop_replicas=lambda *a: seen.append(("drop_replicas", *a)),
+        synced=lambda *a: seen.append(("synced", *a)),
     )
     events: list[EventRow] = [
         Event(int(kind), 1, 2, 3, 4, b"p") for kind in EventKind if kind not in (9, 10)
@@ -137,6 +139,8 @@ def test_every_event_reaches_its_handler() -> None:
         ("changes_wait",),
         ("cut", 1, 2, 3, 4, b"p"),
         ("write_inline", 2, 3, 4, b"p"),
+        ("drop_replicas", 2, b"p"),
+        ("synced", 2),
     ]
 
 

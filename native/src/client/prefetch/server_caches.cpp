@@ -7,13 +7,24 @@ namespace braidfs::client::prefetch {
 
 void ServerCaches::want(const Attributes& attributes, const FileView& view, Clock::time_point now) {
   const Span all = first_span(view, 0, attributes.size);
-  Waiting one{{{}, all.stripe_index, all.length}, now};
-  std::memcpy(&one.object.capability, view.capability.data(), sizeof(one.object.capability));
+  const auto replicas = view.replicas(all.stripe_index);
   const std::scoped_lock lock(mu_);
-  Target& target = targets_[view.targets[all.stripe_index]];
+  auto found = std::ranges::find_if(replicas,
+                                    [&](const Replica& one) { return near_.contains(one.target); });
+  if (found == replicas.end())
+    found = replicas.begin() + usual_place(view.file_id, replicas.size());
+  const Replica& replica = *found;
+  Waiting one{{{}, replica.object_number, all.length}, now};
+  std::memcpy(&one.object.capability, view.capability.data(), sizeof(one.object.capability));
+  Target& target = targets_[replica.target];
   if (waiting_ >= kWaitingMax || now < target.not_before) return;
   target.waiting.push_back(one);
   waiting_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void ServerCaches::is_near(uint32_t target) {
+  const std::scoped_lock lock(mu_);
+  near_.insert(target);
 }
 
 std::vector<ServerCaches::Batch> ServerCaches::take(Clock::time_point now) {

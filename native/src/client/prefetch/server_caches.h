@@ -16,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,7 +37,9 @@ class ServerCaches {
 
   bool any() const noexcept { return waiting_.load(std::memory_order_relaxed) > 0; }
 
-  // Wants a file whose bytes lie in one object.
+  // The target is on this host: of several replicas of a file this one is read.
+  void is_near(uint32_t target);
+  // Wants a file whose bytes lie in one object, where it will be read (read_replica.h).
   void want(const Attributes& attributes, const FileView& view, Clock::time_point now);
 
   struct Batch {
@@ -70,6 +73,7 @@ class ServerCaches {
   std::atomic<uint64_t> refused_{0};  // files that servers refused, and that were forgotten
   std::mutex mu_;
   std::map<uint32_t, Target> targets_;
+  std::set<uint32_t> near_;
 };
 
 }  // namespace braidfs::client::prefetch

@@ -37,7 +37,16 @@ class ServerCachesTest : public ::testing::Test {
     view.file_id = target;
     view.stripe_width = 1;
     view.chunk_size = 1u << 20;
-    view.targets = {target};
+    view.rows = {{target, 0}};
+    return view;
+  }
+
+  static FileView view_of_two(uint64_t file_id) {
+    FileView view = view_on(100);
+    view.file_id = file_id;
+    view.rows = {{100, 0}, {101, 3u << 8}};
+    view.places = 2;
+    view.is_replicated = true;
     return view;
   }
 
@@ -99,6 +108,25 @@ TEST_F(ServerCachesTest, IsToldAgainWhereTheConnectionWasLost) {
   EXPECT_TRUE(servers_.take(now_).empty());
   now_ = *again;
   EXPECT_EQ(take().objects.size(), 2u);
+}
+
+TEST_F(ServerCachesTest, GoesToTheReplicaThatWillBeRead) {
+  for (uint64_t file_id = 1; file_id < 20; ++file_id) {
+    servers_.want(file(file_id), view_of_two(file_id), now_);
+    const uint32_t usual = usual_place(file_id, 2);
+    const auto batch = take();
+    EXPECT_EQ(batch.target, 100 + usual);
+    ASSERT_EQ(batch.objects.size(), 1u);
+    EXPECT_EQ(batch.objects[0].stripe_index, usual == 0 ? 0u : 3u << 8);
+    servers_.ended(batch, Outcome::kTaken, now_);
+  }
+  servers_.is_near(101);
+  for (uint64_t file_id = 1; file_id < 20; ++file_id) {
+    servers_.want(file(file_id), view_of_two(file_id), now_);
+    const auto batch = take();
+    EXPECT_EQ(batch.target, 101u) << "it is on this host";
+    servers_.ended(batch, Outcome::kTaken, now_);
+  }
 }
 
 TEST_F(ServerCachesTest, IsBounded) {

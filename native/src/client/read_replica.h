@@ -1,0 +1,26 @@
+// Which replica of a stripe a READ or SEEK asks, and which one it asks next when that one fails.
+//
+// A replica on this node's own host comes first, else the one whose server owes this lane the
+// fewest answers; where that is equal, the file id decides, so load is spread over servers and a
+// file over few of their caches. Each is asked once, and the next one at once. A block that came
+// damaged is asked for once more where it lies, checked there, so that the target reports it. When
+// all have failed, and one of them may come back, they are asked again after a rest, until the
+// deadline. An object is missing only if all replicas say so. A stripe with one replica is asked as
+// ever. Threads: LANE ONLY.
+#pragma once
+#include <cstdint>
+
+#include "client/call.h"
+
+namespace braidfs::client {
+
+class Lane;
+
+// Aims a call, which is not submitted yet, at the replica that is asked first.
+void aim_read(Lane& lane, Call& call, const FileViewPtr& view, uint32_t stripe_index);
+
+// A call that aim_read() aimed has ended. True: another one was submitted in its place, with the
+// same owner. False: its status stands. kNoObject: no replica has the object.
+bool ask_next(Lane& lane, Call& ended);
+
+}  // namespace braidfs::client

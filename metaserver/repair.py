@@ -8,12 +8,13 @@ object, has all replicas that stay synced, raises their epoch, and adds the new 
 later. A plan that is found at the start is given up, too: its claim has ended.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import trio
 
-from fscommon.errors import BraidError
+from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.attributes import LEASE_DATA
 from fscommon.layout.layout import is_replicated
 from fscommon.observe.log import Log, RateLimit
@@ -25,7 +26,14 @@ from metaserver.faults import Faults
 from metaserver.leases.holders import Need
 from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
 from metaserver.namespace.inode import find
-from metaserver.namespace.replicas import counts_of, name_of, names_of, stripe_of
+from metaserver.namespace.replicas import (
+    counts_of,
+    droppable,
+    name_of,
+    names_of,
+    remove_replicas,
+    stripe_of,
+)
 from metaserver.records import ObjectName, all_of, number_of, unpack_number
 from metaserver.sessions import SYSTEM_SESSION
 from metaserver.storage import STORAGE_ERRORS
@@ -42,6 +50,14 @@ _LOG_S: Final = 60.0
 
 class GivenUpError(BraidError):
     """The file cannot get its replicas now; the message says why."""
+
+
+class LostObjectError(GivenUpError):
+    """A target has lost the object of a replica, which was durable once."""
+
+    def __init__(self, name: ObjectName) -> None:
+        super().__init__(f"target {name.target} has lost its object {name.number:x}")
+        self.name = name
 
 
 class Repair:
@@ -105,6 +121,8 @@ class Repair:
             await self._add(made)
         except (*STORAGE_ERRORS, GivenUpError) as error:
             self._resting[ino] = trio.current_time() + RETRY_S
+            if isinstance(error, LostObjectError):
+                self._drop(ino, error.name)
             suppressed = self._failures.permit()
             if suppressed is not None:
                 self._log.warning(
@@ -162,16 +180,50 @@ class Repair:
         for name in made.names:
             self._check_claim(made)
             source = self._source(made, name)
-            copied = await self._storage.copy(name, source, made.epoch)
-            self._check_power(made, source, copied.source_incarnation)
+            with self._told_what_is_lost(made, source):
+                copied = await self._storage.copy(
+                    name, source, made.epoch, must_exist=_was_durable(made, source)
+                )
+                self._check_power(made, source, copied.source_incarnation)
         for name in names_of(made.layout):
             self._check_claim(made)
-            synced = await self._storage.sync(name, made.layout.truncate_epoch)
-            self._check_power(made, name, synced)
+            with self._told_what_is_lost(made, name):
+                synced = await self._storage.sync(name, made.layout.truncate_epoch)
+                self._check_power(made, name, synced)
         for name in names_of(made.layout):
             self._check_claim(made)
-            raised = await self._storage.raise_epoch(name, made.epoch)
-            self._check_power(made, name, raised)
+            with self._told_what_is_lost(made, name):
+                raised = await self._storage.raise_epoch(
+                    name, made.epoch, must_exist=_was_durable(made, name)
+                )
+                self._check_power(made, name, raised)
+
+    @staticmethod
+    @contextmanager
+    def _told_what_is_lost(made: Plan, name: ObjectName) -> Iterator[None]:
+        """An object that is missing is lost if it was durable once; else it is a hole, of which
+        there is nothing to be synced. Raising the epoch makes it."""
+        try:
+            yield
+        except FsError as error:
+            if error.status is not Status.NO_OBJECT:
+                raise
+            if _was_durable(made, name):
+                raise LostObjectError(name) from error
+
+    def _drop(self, ino: Ino, name: ObjectName) -> None:
+        """The next try takes another replica. The last one stays, although it is lost."""
+        membership, now_s = self._engine.services.membership, self._now().now_s
+
+        def change(tx: Transaction, context: Context) -> None:
+            inode = find(tx, ino)
+            if inode is None or not inode.is_file:
+                return
+            layout = inode.layout()
+            gone = droppable(layout, [name], lambda one: membership.is_answering(one, now_s))
+            remove_replicas(tx, ino, layout, gone)
+
+        self._change(change)
 
     def _source(self, made: Plan, name: ObjectName) -> ObjectName:
         membership, now_s = self._engine.services.membership, self._now().now_s
@@ -205,6 +257,10 @@ class Repair:
             operation(tx, context)
 
         self._engine.system(run, self._now())
+
+
+def _was_durable(made: Plan, name: ObjectName) -> bool:
+    return bool(made.layout.durable_stripes >> stripe_of(name.number) & 1)
 
 
 def _places(tx: Transaction, context: Context, ino: Ino) -> list[tuple[int, int]]:

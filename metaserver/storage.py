@@ -202,21 +202,26 @@ class StorageCalls:
         caller = await self._to_target(TargetId(name.target))
         return await caller.sync(*name, epoch=epoch, timeout_s=CALL_TIMEOUT_S)
 
-    async def raise_epoch(self, name: ObjectName, epoch: int) -> int:
-        """From now on the object refuses what has an older epoch. Returns the target's
-        incarnation."""
+    async def raise_epoch(self, name: ObjectName, epoch: int, *, must_exist: bool) -> int:
+        """From now on the object refuses what has an older epoch; if it is missing, it is made,
+        unless it must exist. Returns the target's incarnation."""
         caller = await self._to_target(TargetId(name.target))
-        return await caller.raise_epoch(*name, epoch=epoch, timeout_s=CALL_TIMEOUT_S)
+        return await caller.raise_epoch(
+            *name, epoch=epoch, must_exist=must_exist, timeout_s=CALL_TIMEOUT_S
+        )
 
-    async def copy(self, name: ObjectName, source: ObjectName, epoch: int) -> ObjectCopied:
-        """Makes an object from one of another target; it is durable when this returns."""
+    async def copy(
+        self, name: ObjectName, source: ObjectName, epoch: int, *, must_exist: bool
+    ) -> ObjectCopied:
+        """Makes an object from one of another target, which may be a hole unless it must exist. It
+        is durable when this returns."""
         address = self._membership.address_of(TargetId(name.target))
         source_address = self._membership.address_of(TargetId(source.target))
         if address is None or source_address is None:
             raise TransportError(f"target {name.target} or {source.target} is in no node")
         place, file_id, number = name
         request = ObjectCopy(
-            place, file_id, number, epoch, source_address, source.target, source.number
+            place, file_id, number, epoch, source_address, source.target, source.number, must_exist
         )
         return await copy_object(
             address,

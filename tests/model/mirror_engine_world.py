@@ -139,13 +139,15 @@ class SimCalls(Targets):
         stored.durable = stored.value
         return target.incarnation
 
-    async def raise_epoch(self, name: ObjectName, epoch: int) -> int:
+    async def raise_epoch(self, name: ObjectName, epoch: int, *, must_exist: bool) -> int:
         target = await self._at(name.target)
         stored = target.change(SessionId(0), name, 1 << 31)
         stored.epoch = max(stored.epoch, epoch)
         return target.incarnation
 
-    async def copy(self, name: ObjectName, source: ObjectName, epoch: int) -> ObjectCopied:
+    async def copy(
+        self, name: ObjectName, source: ObjectName, epoch: int, *, must_exist: bool
+    ) -> ObjectCopied:
         sink, origin = await self._at(name.target), await self._at(source.target)
         value = origin.change(SessionId(0), source, 1 << 31).value
         await trio.sleep(self.world.chance.uniform(0.0, 1.0))

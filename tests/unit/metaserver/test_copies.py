@@ -1,5 +1,6 @@
 """Replicas that are added: the claim, the plan, the epoch that is reserved, and jobs of repair."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +20,8 @@ from fscommon.wire.objects import ObjectCopied
 from fscommon.wire.ops import Op
 from metaserver.context import Context
 from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
-from metaserver.namespace.replicas import change_layout, names_of, next_epoch
+from metaserver.namespace.inode import Inode, load, save
+from metaserver.namespace.replicas import change_layout, names_of, next_epoch, stripe_of
 from metaserver.records import ObjectName, PlanRecord, lone_name, plan_key
 from metaserver.repair import CLAIM_S, LOOK_S, RETRY_S, Repair
 from metaserver.sessions import SYSTEM_SESSION
@@ -263,22 +265,33 @@ class Copiers(Targets):
 
     done: list[tuple[str, ObjectName]] = field(default_factory=list)
     before_copy: Callable[[], None] = lambda: None
+    absent: set[ObjectName] = field(default_factory=set)
 
-    async def copy(self, name: ObjectName, source: ObjectName, epoch: int) -> ObjectCopied:
+    async def copy(
+        self, name: ObjectName, source: ObjectName, epoch: int, *, must_exist: bool
+    ) -> ObjectCopied:
         await self._reach(name.target)
+        self._find(source, must_exist)
         self.before_copy()
         assert name.number & 255 == source.number & 255 and name.file_id == source.file_id
         self.done.append(("copy", name))
         incarnation, of_source = (self.incarnations.get(t.target, 1) for t in (name, source))
         return ObjectCopied(incarnation, of_source, 1)
 
+    def _find(self, name: ObjectName, must_exist: bool) -> None:
+        if must_exist and name in self.absent:
+            raise FsError(Status.NO_OBJECT)
+
     async def sync(self, name: ObjectName, epoch: int) -> int:
+        self._find(name, True)
         incarnation = await Targets.sync(self, name, epoch)
         self.done.append(("sync", name))
         return incarnation
 
-    async def raise_epoch(self, name: ObjectName, epoch: int) -> int:
+    async def raise_epoch(self, name: ObjectName, epoch: int, *, must_exist: bool) -> int:
         await self._reach(name.target)
+        self._find(name, must_exist)
+        self.absent.discard(name)
         self.done.append((f"raise to {epoch}", name))
         return self.incarnations.get(name.target, 1)
 
@@ -306,6 +319,43 @@ async def test_a_job_makes_the_replicas_that_a_file_lacks(
     assert repair.candidates() == [] and bench.records(b"C") == []
     assert not change(bench, lambda tx, context: is_claimed(context, ino))
     assert bench.faults() == []
+
+
+async def test_stripes_without_bytes_get_their_replicas(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """Raising the epoch makes their objects: no writer of before makes one later."""
+    ino = degraded(bench, client)
+    stay = set(names_of(bench.layout(ino)))
+    targets = Copiers(absent=set(stay))
+    assert await repair_of(bench, targets).repair(ino)
+    assert {name for what, name in targets.done if what == "raise to 1"} == stay
+
+
+async def test_a_replica_whose_object_is_lost_is_dropped(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """The next job copies another one, if there is one; the last one stays, and nothing takes its
+    place."""
+    ino = degraded(bench, client)
+    stay = names_of(bench.layout(ino))
+    everything = (1 << bench.layout(ino).stripe_width) - 1
+    change(bench, lambda tx, context: made_durable(tx, ino, everything))
+    counts = Counter(stripe_of(name.number) for name in stay)
+    lost = next(name for name in stay if counts[stripe_of(name.number)] > 1)
+    assert not await repair_of(bench, Copiers(absent={lost})).repair(ino)
+    assert set(names_of(bench.layout(ino))) == set(stay) - {lost}
+    last = next(name for name in stay if counts[stripe_of(name.number)] == 1)
+    assert not await repair_of(bench, Copiers(absent={last})).repair(ino)
+    assert last in names_of(bench.layout(ino))
+    assert not await repair_of(bench, Copiers(absent={last})).repair(ino)
+    assert await repair_of(bench, Copiers()).repair(ino)
+    assert bench.faults() == []
+
+
+def made_durable(tx: Transaction, ino: Ino, stripes: int) -> None:
+    inode = load(tx, ino)
+    save(tx, Inode(inode.attributes, replace(inode.layout(), durable_stripes=stripes).pack()))
 
 
 def _grouped(done: list[tuple[str, ObjectName]]) -> list[tuple[str, list[ObjectName]]]:

@@ -1,6 +1,6 @@
 """The engine: admission, commit on share, repeats, recovery, and requests of hostile peers."""
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 
 import pytest
 
@@ -88,7 +88,11 @@ def test_ops_of_others_end_the_connection(bench: Bench, op: int) -> None:
             bench.engine.handle(client.connection, frame, bench.time())
 
 
-@pytest.mark.parametrize("op", [op for op in ROWS if fields(BODIES[op][0])])
+def takes_no_empty_body(op: Op) -> bool:
+    return any(field.default is MISSING for field in fields(BODIES[op][0]))
+
+
+@pytest.mark.parametrize("op", [op for op in ROWS if takes_no_empty_body(op)])
 def test_a_body_of_another_op_ends_the_connection(bench: Bench, op: Op) -> None:
     client = bench.client()
     client.connection.purpose = {Access.SERVER: "server", Access.ADMIN: "admin"}.get(

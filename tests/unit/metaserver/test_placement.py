@@ -80,7 +80,7 @@ def test_it_depends_on_the_spots_and_the_file_alone(domains: list[list[int]], fi
 def test_a_run_of_files_is_spread_evenly(
     nodes: int, per_node: int, replicas: int, first: int
 ) -> None:
-    """Equal targets get the same share of second and of third replicas, within a quarter."""
+    """Equal targets get the same share of second and of third replicas, within a third."""
     placement = Placement(spots_of([[1 << 38] * per_node] * nodes))
     files = 100 * nodes * per_node
     placed = [Counter[int]() for _ in range(replicas)]
@@ -89,8 +89,8 @@ def test_a_run_of_files_is_spread_evenly(
             placed[place][target] += 1
     for by_target in placed:
         assert len(by_target) == nodes * per_node
-        assert max(by_target.values()) <= 125
-        assert min(by_target.values()) >= 75
+        assert max(by_target.values()) <= 133
+        assert min(by_target.values()) >= 67
 
 
 @given(first=st.integers(1, 1 << 50), nodes=st.integers(2, 8))

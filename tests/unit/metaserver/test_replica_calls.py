@@ -164,7 +164,9 @@ async def test_other_calls_name_single_objects(monkeypatch: pytest.MonkeyPatch) 
     async with trio.open_nursery() as tasks:
         calls = calls_to(caller, monkeypatch, tasks)
         await calls.drop_names(3, [THIRD, THIRD._replace(number=5)])
-        assert await calls.sync(SECOND, 4) == await calls.raise_epoch(FIRST, 6) == 9
+        assert (
+            await calls.sync(SECOND, 4) == await calls.raise_epoch(FIRST, 6, must_exist=True) == 9
+        )
     assert caller.asked == [
         ("drop", THIRD),
         ("drop", THIRD._replace(number=5)),

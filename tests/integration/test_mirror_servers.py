@@ -25,6 +25,7 @@ from metaserver.membership import NODE_TIMEOUT_S
 from metaserver.namespace.replicas import names_of
 from metaserver.records import ObjectName
 from tests.cluster.cluster import Cluster
+from tests.cluster.mirrors import mirrored
 from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
@@ -67,14 +68,6 @@ class Player:
             return await data.stat(*name, timeout_s=CALL_S)
 
 
-def cluster_of(make_cluster: ClusterMaker) -> Cluster:
-    settings: dict[str, dict[str, Any]] = {
-        "metaserver": {"layout": {"replicas": 2, "replicas_max": 2}},
-        **{f"storageserver-{number}": {"domain": f"rack{number}"} for number in (1, 2, 3)},
-    }
-    return make_cluster(storage_servers=3, targets=1, settings=settings)
-
-
 @asynccontextmanager
 async def player(cluster: Cluster) -> AsyncIterator[Player]:
     key = load_key(cluster.plan.key_file)
@@ -100,7 +93,7 @@ async def made(client: Player) -> tuple[Ino, Layout]:
 @pytest.mark.expects_warnings
 async def test_a_name_stays_refused_by_a_server_that_comes_back(make_cluster: ClusterMaker) -> None:
     """The end of its process is noticed: nobody waits until its lease has run out."""
-    cluster = cluster_of(make_cluster)
+    cluster = mirrored(make_cluster)
     async with player(cluster) as client:
         ino, layout = await made(client)
         server = cluster.storageservers[1]
@@ -130,7 +123,7 @@ async def test_a_name_stays_refused_by_a_server_that_comes_back(make_cluster: Cl
 
 @pytest.mark.expects_warnings
 async def test_a_replica_that_is_dropped_is_made_again(make_cluster: ClusterMaker) -> None:
-    cluster = cluster_of(make_cluster)
+    cluster = mirrored(make_cluster)
     async with player(cluster) as client:
         ino, layout = await made(client)
         lost = names_of(layout)[0]

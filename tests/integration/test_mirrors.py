@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.mirrors import mirrored
 from tests.cluster.process import PATIENCE, wait_until
 from tests.conftest import ClusterMaker
 
@@ -18,9 +19,7 @@ STALL_S = 20  # a writer stands still for no longer while a replica is dropped
 
 
 def _mirrored(make_cluster: ClusterMaker, width: int = 1) -> tuple[Cluster, Cli]:
-    domains = {f"storageserver-{number}": {"domain": f"host-{number}"} for number in (1, 2, 3)}
-    settings = {"metaserver": {"layout": {"replicas_max": 2}}, **domains}
-    cluster = make_cluster(storage_servers=3, targets=1, settings=settings)
+    cluster = mirrored(make_cluster, replicas=1)
     cli = Cli(cluster)
     (cluster.mount_path / "d").mkdir()
     cli.run("layout", "set", cluster.mount_path / "d", "--replicas", 2, "--stripe-width", width)

@@ -1,0 +1,17 @@
+"""Clusters of storage servers on one host that count as failure domains of their own."""
+
+from typing import Any, Final
+
+from tests.cluster.cluster import Cluster
+from tests.conftest import ClusterMaker
+
+SERVERS: Final = 3
+
+
+def mirrored(make_cluster: ClusterMaker, *, replicas: int = 2) -> Cluster:
+    """replicas: of each new file; 2 may be asked for in any case."""
+    settings: dict[str, dict[str, Any]] = {
+        f"storageserver-{number}": {"domain": f"rack{number}"} for number in range(1, SERVERS + 1)
+    }
+    settings["metaserver"] = {"layout": {"replicas": replicas, "replicas_max": 2}}
+    return make_cluster(storage_servers=SERVERS, targets=1, settings=settings)

@@ -98,6 +98,7 @@ class Repair:
         found = self._engine.stored((max(start, self._after), end), _FOUND_MAX)
         self._after = found[-1][0] + b"\0" if len(found) == _FOUND_MAX else b""
         inos: dict[Ino, None] = {}
+        without_place: set[Ino] = set()
         now_s = trio.current_time()
         if len(self._resting) > _RESTING_MAX:
             self._resting.clear()
@@ -105,11 +106,20 @@ class Repair:
         def look(tx: Transaction, context: Context) -> None:
             for _, value in found:
                 ino = Ino(unpack_number(value))
-                rests = self._resting.get(ino, 0.0) > now_s
-                if ino not in inos and not rests and _places(tx, context, ino):
+                if ino in inos or ino in without_place or self._resting.get(ino, 0.0) > now_s:
+                    continue
+                if _places(tx, context, ino):
                     inos[ino] = None
+                elif _lacks_replicas(tx, ino):
+                    without_place.add(ino)
 
         self._change(look)
+        if without_place and not inos and self._failures.permit() is not None:
+            self._log.warning(
+                "files lack replicas, and no target can take them: one in another failure domain "
+                "that is up and less than 90 % full",
+                files=len(without_place),
+            )
         return list(inos)
 
     async def repair(self, ino: Ino) -> bool:
@@ -261,6 +271,14 @@ class Repair:
 
 def _was_durable(made: Plan, name: ObjectName) -> bool:
     return bool(made.layout.durable_stripes >> stripe_of(name.number) & 1)
+
+
+def _lacks_replicas(tx: Transaction, ino: Ino) -> bool:
+    inode = find(tx, ino)
+    if inode is None or not inode.is_file or not is_replicated(inode.tail):
+        return False
+    layout = inode.layout()
+    return any(count < layout.replicas_wanted for count in counts_of(layout).values())
 
 
 def _places(tx: Transaction, context: Context, ino: Ino) -> list[tuple[int, int]]:

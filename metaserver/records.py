@@ -80,7 +80,7 @@ def dropped_key(name: ObjectName) -> bytes:
 def dropped_at(target: int, after: tuple[int, int]) -> tuple[bytes, bytes]:
     """Returns start and end of the keys of dropped names of a target behind this file id and object
     number."""
-    return _THREE.pack(b"Y", target, *after) + b"\0", _ONE.pack(b"Y", target + 1)
+    return _THREE.pack(b"Y", target, *after) + b"\0", _ONE.pack(b"Y", target) + b"\xff" * 17
 
 
 def dropped_name(key: bytes) -> ObjectName:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(240), pytest.mark.expects_w
 
 MIB = 1 << 20
 REPAIRED_S = 60.0
-STALL_S = 12.0
+STALL_S = 20.0  # 4 s after a kill and 10 s after a silence, where nothing else runs
 
 
 class Writers:
@@ -114,7 +114,7 @@ def is_whole(cli: Cli) -> bool:
     return wait_until(lambda: not degraded(cli), REPAIRED_S * PATIENCE)
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=pytest.mark.full)])
 def test_a_server_dies_while_programs_write(make_cluster: ClusterMaker, how: str) -> None:
     """Killed, its process is gone at once; stopped, nobody hears that it is."""
     cluster = mirrored(make_cluster)
@@ -144,6 +144,7 @@ def test_a_server_dies_while_programs_write(make_cluster: ClusterMaker, how: str
     writers.check()
 
 
+@pytest.mark.full
 def test_each_server_may_die_once_files_are_whole(make_cluster: ClusterMaker) -> None:
     cluster = mirrored(make_cluster)
     cli, folder = Cli(cluster), cluster.mount_path / "d"

@@ -435,36 +435,18 @@ class PlanRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
+    """A session. key: the id of the client's own key; 0: it has none. lives: how many more
+    processes have gone on with it (metaserver.sessions). Earlier releases wrote neither lives nor,
+    before that, the key."""
+
     node: Text
     opened_ns: I64
+    key: U64 = 0
+    lives: U64 = 0
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedSessionRecord(SessionRecord):
-    """A session. key: the id of the client's own key; 0: it has none."""
-
-    key: U64
-
-
-@dataclass(frozen=True, slots=True)
-class LivedSessionRecord(KeyedSessionRecord):
-    """A session. lives: how many more processes have gone on with it (metaserver.sessions)."""
-
-    lives: U64
-
-
-def unpack_session(value: bytes) -> LivedSessionRecord:
-    """Returns the record, also if a former release has written it."""
-    try:
-        return decode(LivedSessionRecord, value)
-    except ProtocolError:
-        pass
-    try:
-        keyed = decode(KeyedSessionRecord, value)
-        return LivedSessionRecord(keyed.node, keyed.opened_ns, keyed.key, 0)
-    except ProtocolError:
-        record = decode(SessionRecord, value)
-        return LivedSessionRecord(record.node, record.opened_ns, 0, 0)
+def unpack_session(value: bytes) -> SessionRecord:
+    return decode(SessionRecord, value)
 
 
 @dataclass(frozen=True, slots=True)

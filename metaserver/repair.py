@@ -16,7 +16,7 @@ import trio
 
 from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.attributes import LEASE_DATA
-from fscommon.layout.layout import is_replicated
+from fscommon.layout.layout import Layout, is_replicated
 from fscommon.observe.log import Log, RateLimit
 from fscommon.types import Ino
 from fscommon.wire.leases import ReturnItem
@@ -108,9 +108,10 @@ class Repair:
                 ino = Ino(unpack_number(value))
                 if ino in inos or ino in without_place or self._resting.get(ino, 0.0) > now_s:
                     continue
-                if _places(tx, context, ino):
+                places = _places(tx, context, ino)
+                if places:
                     inos[ino] = None
-                elif _lacks_replicas(tx, ino):
+                elif places is not None:
                     without_place.add(ino)
 
         self._change(look)
@@ -178,7 +179,9 @@ class Repair:
         """The plan is durable when this returns: no object is made without it."""
         plans: list[Plan | None] = []
         self._change(
-            lambda tx, context: plans.append(plan(tx, context, ino, _places(tx, context, ino)))
+            lambda tx, context: plans.append(
+                plan(tx, context, ino, _places(tx, context, ino) or ())
+            )
         )
         await self._committer.wait_durable(self._engine.progress.txn)
         made = plans[0]
@@ -273,21 +276,22 @@ def _was_durable(made: Plan, name: ObjectName) -> bool:
     return bool(made.layout.durable_stripes >> stripe_of(name.number) & 1)
 
 
-def _lacks_replicas(tx: Transaction, ino: Ino) -> bool:
+def _degraded(tx: Transaction, ino: Ino) -> Layout | None:
+    """Returns the layout of a file that lacks replicas; None: it lacks none."""
     inode = find(tx, ino)
     if inode is None or not inode.is_file or not is_replicated(inode.tail):
-        return False
+        return None
     layout = inode.layout()
-    return any(count < layout.replicas_wanted for count in counts_of(layout).values())
+    counts = counts_of(layout)
+    return layout if any(n < layout.replicas_wanted for n in counts.values()) else None
 
 
-def _places(tx: Transaction, context: Context, ino: Ino) -> list[tuple[int, int]]:
-    """Returns where the file is to get replicas: stripe index and target. []: it lacks none, or
-    there is no place for them."""
-    inode = find(tx, ino)
-    if inode is None or not inode.is_file or not is_replicated(inode.tail):
-        return []
-    layout = inode.layout()
+def _places(tx: Transaction, context: Context, ino: Ino) -> list[tuple[int, int]] | None:
+    """Returns where the file is to get replicas: stripe index and target. []: there is no place for
+    them; None: it lacks none."""
+    layout = _degraded(tx, ino)
+    if layout is None:
+        return None
     counts = counts_of(layout)
     places: list[tuple[int, int]] = []
     for stripe in range(layout.stripe_width):

@@ -14,6 +14,7 @@ from fscommon.checksum import xxh3_64
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.limits import BLOCK_SIZE, DELETE_ALL_MAX, DROP_NAMES_MAX
 from fscommon.rpc.caller import EXCHANGES_MAX, Caller
+from fscommon.wire.frame import Frame
 from fscommon.wire.header import FLAG_MUST_EXIST, FLAG_SUMS
 from fscommon.wire.ops import Op
 
@@ -51,12 +52,10 @@ class DataCaller:
         are refused. A missing object is created, so that they are refused, unless it must exist:
         then nothing is done and the result is False."""
         try:
-            await self._caller.exchange(
+            await self._ask(
                 Op.TRUNCATE,
-                timeout_s=timeout_s,
-                target=target,
-                file_id=file_id,
-                stripe_index=stripe_index,
+                (target, file_id, stripe_index),
+                timeout_s,
                 offset=length,
                 epoch=epoch,
                 flags=FLAG_MUST_EXIST if must_exist else 0,
@@ -92,12 +91,10 @@ class DataCaller:
             length=len(content),
             epoch=epoch,
         )
-        await self._caller.exchange(
+        await self._ask(
             Op.SYNC,
-            timeout_s=timeout_s,
-            target=target,
-            file_id=file_id,
-            stripe_index=stripe_index,
+            (target, file_id, stripe_index),
+            timeout_s,
             offset=written.header.offset,
             epoch=epoch,
         )
@@ -115,12 +112,10 @@ class DataCaller:
         """From now on the object refuses requests under a lower epoch; a missing one is created,
         unless it must exist: then it was lost, and the result is FsError(NO_OBJECT). Returns the
         target's incarnation. Raises FsError(DROPPED) when its name was dropped."""
-        frame = await self._caller.exchange(
+        frame = await self._ask(
             Op.RAISE_EPOCH,
-            timeout_s=timeout_s,
-            target=target,
-            file_id=file_id,
-            stripe_index=object_number,
+            (target, file_id, object_number),
+            timeout_s,
             epoch=epoch,
             flags=FLAG_MUST_EXIST if must_exist else 0,
         )
@@ -144,13 +139,7 @@ class DataCaller:
         self, target: int, file_id: int, stripe_index: int, *, timeout_s: float
     ) -> None:
         """Removes the object. A missing object is not an error."""
-        await self._caller.exchange(
-            Op.DELETE,
-            timeout_s=timeout_s,
-            target=target,
-            file_id=file_id,
-            stripe_index=stripe_index,
-        )
+        await self._ask(Op.DELETE, (target, file_id, stripe_index), timeout_s)
 
     async def delete_all(
         self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
@@ -199,9 +188,7 @@ class DataCaller:
         self, target: int, file_id: int, stripe_index: int, *, timeout_s: float
     ) -> ObjectStat:
         """Figures of the object. Raises FsError(NO_OBJECT) when there is none."""
-        frame = await self._caller.exchange(
-            Op.STAT, timeout_s=timeout_s, target=target, file_id=file_id, stripe_index=stripe_index
-        )
+        frame = await self._ask(Op.STAT, (target, file_id, stripe_index), timeout_s)
         if len(frame.body) != _STAT.size:
             raise ProtocolError(f"a STAT reply has {_STAT.size} bytes, not {len(frame.body)}")
         length, allocated, epoch, _ = _STAT.unpack(frame.body)
@@ -211,17 +198,26 @@ class DataCaller:
         self, target: int, file_id: int, object_number: int, *, epoch: int, timeout_s: float
     ) -> int:
         """Makes the object durable. Returns the target's incarnation."""
-        frame = await self._caller.exchange(
-            Op.SYNC,
-            timeout_s=timeout_s,
-            target=target,
-            file_id=file_id,
-            stripe_index=object_number,
-            epoch=epoch,
-        )
+        frame = await self._ask(Op.SYNC, (target, file_id, object_number), timeout_s, epoch=epoch)
         return frame.header.offset
 
     async def fence(self, session: int, *, timeout_s: float) -> None:
         """Ends the session's requests and connections at the server, which refuses the session from
         now on."""
         await self._caller.exchange(Op.FENCE, timeout_s=timeout_s, offset=session)
+
+    async def _ask(
+        self, op: Op, name: tuple[int, int, int], timeout_s: float, **fields: int
+    ) -> Frame:
+        """One request without bytes about an object: target, file id, object number."""
+        target, file_id, object_number = name
+        return await self._caller.exchange(
+            op,
+            timeout_s=timeout_s,
+            target=target,
+            file_id=file_id,
+            stripe_index=object_number,
+            body=b"",
+            payload=b"",
+            **fields,
+        )

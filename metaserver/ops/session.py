@@ -25,7 +25,7 @@ from metaserver.namespace.replicas import end_writes
 from metaserver.namespace.trees import is_inside
 from metaserver.ops import names
 from metaserver.ops.row import Access, OpRow
-from metaserver.records import LivedSessionRecord, replies_of, session_key
+from metaserver.records import SessionRecord, replies_of, session_key
 from metaserver.sessions import IDS_OF_A_LIFE, LIVES_MAX, Session
 from metaserver.transaction import Transaction
 
@@ -83,7 +83,7 @@ def _begin_life(tx: Transaction, session: Session, context: Context) -> None:
 
 def _put_record(tx: Transaction, session: Session) -> None:
     key = session.key.id if session.key is not None else 0
-    record = LivedSessionRecord(session.node, session.opened_ns, key, session.lives)
+    record = SessionRecord(session.node, session.opened_ns, key, session.lives)
     tx.put(session_key(session.id), encode(record))
 
 

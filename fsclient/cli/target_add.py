@@ -4,6 +4,10 @@ The server's configuration has its targets, so this file is extended. A SIGHUP m
 server open the target and register it, and from then on the metaserver puts new files on it.
 Everything that can be checked from here is checked before anything is changed. If the server does
 not serve the target in the end, its configuration is restored. docs/decisions/0028-new-targets.md.
+
+A directory that was a target stands in the configuration already. The server remembers that, in
+node.json of its state directory, and makes no new target there, as its device may only not be
+mounted. --replaced makes the server forget it.
 """
 
 import contextlib
@@ -12,6 +16,7 @@ import json
 import os
 import signal
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +26,7 @@ import trio
 from rich.console import Console
 
 from fscommon.errors import BraidError, ConfigError
+from fscommon.files import sync_directory
 from fscommon.net.address import parse_address
 from fscommon.observe.status import target_json
 
@@ -44,6 +50,7 @@ class _Wish:
     capacity: int  # 0: the whole device
     config: Path
     wait_s: float
+    is_replaced: bool  # it was a target, and has another device now
 
     def table(self) -> str:
         path = json.dumps(str(self.directory), ensure_ascii=False)
@@ -60,6 +67,10 @@ class _Wish:
             "braidfs target add /srv/braidfs/nvme3 --capacity 1T --json",
             "At most this much of its device.",
         ),
+        (
+            "braidfs target add /srv/braidfs/nvme1 --replaced",
+            "A new disk is mounted where that of a removed target was.",
+        ),
     ],
 )
 @click.argument("directory", type=click.Path(path_type=Path))
@@ -75,6 +86,12 @@ class _Wish:
 @click.option("--capacity", type=Size(), metavar="SIZE", help="Use only this much of the device.")
 @click.option(
     "--shared-device", is_flag=True, help="Accept a device that has another target, or the system."
+)
+@click.option(
+    "--replaced",
+    "is_replaced",
+    is_flag=True,
+    help="DIRECTORY was a target of this server, which was removed, and has another disk now.",
 )
 @click.option(
     "--wait",
@@ -107,15 +124,17 @@ def target_add(
     pid = server_pid(Path(loaded.get("state_directory")))
     _check(wish, loaded, pid, shared_device=shared_device)
     if pid is None:
-        _extend(wish)
+        _tell_server(wish, loaded)
         seen: dict[str, Any] = {"path": str(wish.directory), "state": "not served", "target": None}
     else:
         seen = _served(_reach_of(reach, loaded), wish, loaded, pid)
     show(seen, as_json, lambda console: _print(console, wish, seen))
 
 
-def _wish(*, directory: Path, config: Path, capacity: int, wait_s: float) -> _Wish:
-    return _Wish(directory.resolve(), capacity, config.resolve(), wait_s)
+def _wish(
+    *, directory: Path, config: Path, capacity: int, wait_s: float, is_replaced: bool
+) -> _Wish:
+    return _Wish(directory.resolve(), capacity, config.resolve(), wait_s, is_replaced)
 
 
 def server_pid(state_directory: Path) -> int | None:
@@ -142,8 +161,13 @@ def _check(wish: _Wish, loaded: Loaded, pid: int | None, *, shared_device: bool)
     if not path.is_dir():
         raise ConfigError(f"{path} is not a directory: make it, and mount its device there")
     known = [Path(target["path"]) for target in loaded.get("targets")]
-    if path in known:
-        raise ConfigError(f"{path} is a target of {wish.config} already")
+    if wish.is_replaced:
+        _check_replaced(wish, known)
+    elif path in known:
+        raise ConfigError(
+            f"{path} is a target of {wish.config} already; --replaced, if that target was removed "
+            "and another disk is mounted there"
+        )
     if (path / "superblock").exists():
         raise ConfigError(
             f"{path} was made a target already: to have this server serve what is in it, put it "
@@ -156,6 +180,20 @@ def _check(wish: _Wish, loaded: Loaded, pid: int | None, *, shared_device: bool)
     owner = _user_of(pid)
     if owner not in (None, 0, path.stat().st_uid):
         raise ConfigError(f"{path} does not belong to the server's user: chown {owner} {path}")
+
+
+def _check_replaced(wish: _Wish, known: list[Path]) -> None:
+    path = wish.directory
+    if path not in known:
+        raise ConfigError(f"{path} is no target of {wish.config}: leave out --replaced")
+    if wish.capacity:
+        raise ConfigError(f"--capacity: change capacity_bytes of {path} in {wish.config}")
+    if (path / "superblock").exists():
+        raise ConfigError(
+            f"{path} still has the target that was made there: its disk was not replaced, or is "
+            "not empty"
+        )
+    known.remove(path)
 
 
 def _check_device(path: Path, known: list[Path]) -> None:
@@ -183,24 +221,58 @@ def _user_of(pid: int | None) -> int | None:
 # ---- the configuration, and the running server -----------------------------------------------
 
 
-def _extend(wish: _Wish) -> str:
-    """Adds the target to the file; returns its former text. Raises ConfigError."""
-    before = wish.config.read_text()
-    _put(wish.config, before.rstrip("\n") + "\n" + wish.table())
-    return before
+def _tell_server(wish: _Wish, loaded: Loaded) -> Callable[[], None]:
+    """Adds the target to the configuration, or has the server forget the former one. Returns what
+    undoes it. Raises ConfigError."""
+    path = _remembered(loaded) if wish.is_replaced else wish.config
+    before = path.read_text()
+    if wish.is_replaced:
+        _replace(path, _without(path, before, wish.directory))
+        return lambda: _replace(path, before)
+    _put(path, before.rstrip("\n") + "\n" + wish.table())
+    return lambda: _put(path, before)
+
+
+def _remembered(loaded: Loaded) -> Path:
+    return Path(loaded.get("state_directory")) / "node.json"
+
+
+def _without(path: Path, text: str, directory: Path) -> str:
+    """The state of the server without one of the targets that it remembers."""
+    try:
+        state = json.loads(text)
+        state["targets"] = [one for one in state["targets"] if Path(one) != directory]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged: {error!r}") from error
+    return json.dumps(state, indent=1) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replaces a file, durably; owner and mode stay."""
+    fresh = path.with_name(f"{path.name}.replaced")
+    try:
+        _write_like(path, fresh, text)
+        fresh.replace(path)
+        sync_directory(path.parent)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _write_like(old: Path, fresh: Path, text: str) -> None:
+    attributes = old.stat()
+    with fresh.open("w") as file:
+        os.fchmod(file.fileno(), attributes.st_mode & 0o7777)
+        os.fchown(file.fileno(), attributes.st_uid, attributes.st_gid)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _put(path: Path, text: str) -> None:
     """Replaces a configuration by one that the program can use; owner and mode stay."""
     fresh = path.with_name(f"{path.name}.new")
-    old = path.stat()
     try:
-        with fresh.open("w") as file:
-            os.fchmod(file.fileno(), old.st_mode & 0o7777)
-            os.fchown(file.fileno(), old.st_uid, old.st_gid)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_like(path, fresh, text)
         load_any(fresh, "storageserver")
         fresh.replace(path)
     finally:
@@ -218,13 +290,13 @@ def _reach_of(reach: Reach, loaded: Loaded) -> Reach:
 def _served(reach: Reach, wish: _Wish, loaded: Loaded, pid: int) -> dict[str, Any]:
     """Extends the configuration, reloads it, and waits for the target. Raises NotServedError."""
     known = {row.target for row in ask_status(reach).map.targets}
-    before = _extend(wish)
+    undo = _tell_server(wish, loaded)
     os.kill(pid, signal.SIGHUP)
     name = str(loaded.get("name"))
     found: dict[str, Any] | None = run_trio(_wait_for_it, reach, known, name, wish.wait_s)
     if found is not None:
         return {"path": str(wish.directory), **found}
-    _put(wish.config, before)
+    undo()
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGHUP)
     raise NotServedError(

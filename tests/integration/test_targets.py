@@ -4,6 +4,7 @@ refused.
 
 import itertools
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +125,46 @@ def _servers_start_again(cli: Cli, localdir: Path) -> None:
 
     assert wait_until(has_ended, 30), "once the recovery has ended"
     assert {row["state"] for row in cli.json("target", "list")} == {"up"}
+
+
+@pytest.mark.expects_warnings
+@pytest.mark.expects_log("was a target and holds no superblock now")
+def test_another_disk_in_the_place_of_a_target(make_cluster: ClusterMaker) -> None:
+    """The server makes no target in a directory that was one before, until it is told so: running
+    or not."""
+    cli = Cli(make_cluster(storage_servers=1, targets=2, settings=SHORT_SESSIONS))
+    (server,) = cli.cluster.storageservers
+    (planned,) = cli.cluster.plan.storageservers
+    directory = cli.cluster.plan.target_path(planned, 0)
+    config = configuration(cli.cluster)
+    words = ("target", "add", directory, "--config", config, "--shared-device")
+    before = config.read_text()
+    assert "--replaced" in cli.run(*words, code=2).stderr
+    assert "still has the target" in cli.run(*words, "--replaced", code=2).stderr
+    elsewhere = (*words[:2], directory.parent, *words[3:], "--replaced")
+    assert "is no target of" in cli.run(*elsewhere, code=2).stderr
+
+    def change_disk() -> None:
+        server.stop()
+        for path in directory.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def up() -> list[int]:
+        return [row["target"] for row in cli.json("target", "list", "--state", "up")]
+
+    change_disk()
+    assert "when it starts" in cli.text(*words, "--replaced")
+    server.start()
+    assert wait_until(lambda: up() == [2, 3], CLIENT_HEARS_S)
+    change_disk()
+    server.start()
+    assert wait_until(lambda: up() == [2], CLIENT_HEARS_S)
+    seen = cli.json(*words, "--replaced")
+    assert (seen["target"], seen["state"]) == (4, "up")
+    server.stop()
+    server.start()
+    assert wait_until(lambda: up() == [2, 4], CLIENT_HEARS_S)
+    assert config.read_text() == before
 
 
 def test_wrong_arguments_of_set_state(cluster: Cluster) -> None:

@@ -15,12 +15,14 @@ from fscommon.errors import ConfigError
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.capability import capability_key
 from fscommon.types import ROOT_INO, Ino, NodeId, SessionId, TargetId, Txn
+from fscommon.wire.codec import decode
 from fscommon.wire.ops import OPENING, Op
 from metaserver import records
 from metaserver.backups import Backups
 from metaserver.context import Progress, Services
 from metaserver.engine import Engine, Time
 from metaserver.intents import Intents
+from metaserver.jobs import JobTable
 from metaserver.keys import ClientKeys, key_of_record
 from metaserver.leases.table import Leases
 from metaserver.membership import Membership, Node, Target
@@ -146,6 +148,7 @@ def _services(
         started_s=time.now_s,
         leases=leases,
         backups=backups,
+        jobs=_jobs(snapshot),
     )
 
 
@@ -199,6 +202,13 @@ def _progress(snapshot: Snapshot, sessions: Sessions) -> Progress:
         recovery_txn=txn if unfinished is None else Txn(records.unpack_number(unfinished)),
         recovering=True,
         inodes=max(_number(snapshot, records.INODES_KEY), 1),
+    )
+
+
+def _jobs(snapshot: Snapshot) -> JobTable:
+    return JobTable(
+        (records.number_of(key), decode(records.JobRecord, value))
+        for key, value in snapshot.range(*records.all_of(b"J"))
     )
 
 
@@ -259,9 +269,13 @@ def _membership(snapshot: Snapshot, settings: Settings, time: Time, cluster: byt
         )
     for key, value in snapshot.range(*records.all_of(b"G")):
         target = records.unpack_target(value)
+        number = TargetId(records.number_of(key))
+        if target.is_removed:
+            membership.put_removed(number, target.uuid)
+            continue
         membership.put_target(
             Target(
-                id=TargetId(records.number_of(key)),
+                id=number,
                 uuid=target.uuid,
                 node=NodeId(target.node),
                 bytes_total=target.bytes_total,
@@ -269,6 +283,9 @@ def _membership(snapshot: Snapshot, settings: Settings, time: Time, cluster: byt
                 is_draining=target.is_draining,
                 incarnation=target.incarnation,
                 incarnation_kept=target.incarnation,
+                is_lost=target.is_lost,
+                is_drained=target.is_drained,
+                risen_ns=target.risen_ns,
             )
         )
     return membership

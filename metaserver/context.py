@@ -18,6 +18,7 @@ from metaserver.connection import Connection
 from metaserver.drops import Drops
 from metaserver.group_status import GroupView
 from metaserver.intents import Intents
+from metaserver.jobs import JobTable
 from metaserver.keys import ClientKey, ClientKeys
 from metaserver.leases.table import Leases
 from metaserver.locks.table import LockTable
@@ -85,6 +86,7 @@ class Services:
     trash: TrashTable = field(default_factory=TrashTable)
     keys: ClientKeys = field(default_factory=ClientKeys)
     drops: Drops = field(default_factory=Drops)
+    jobs: JobTable = field(default_factory=JobTable)
     group: GroupView | None = None  # None: this metaserver is alone
 
     def capability(self, context: "Context", layout: bytes, ino: Ino, *, writable: bool) -> bytes:

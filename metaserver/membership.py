@@ -4,10 +4,12 @@ This is plain state in memory with time passed in; `N` and `G` records keep what
 restart. The epoch of the map rises
 - when a node joins, moves, goes down or comes back;
 - when a target becomes full (it lacks bytes, or inodes for files) or has room again;
-- when a target starts or stops draining.
+- when a target starts or stops draining, is lost, or is removed.
 It does not rise with every change of free space.
 
-A draining target gets no new files; its files are read and written as before. A target that comes
+A draining target gets no new files; its files are read and written as before. A lost one gets none,
+either; should it be served again, it is read and written like a draining one. A removed target is
+out of the map; its number and uuid are kept, so that nothing gets them again. A target that comes
 while there are clients is *joining*: it gets no files before every client has a map that names it.
 A target that its node does not name any more (its device is broken or not mounted) is down until
 the node names it again. After a restart every known target counts as up until the heartbeat of its
@@ -48,6 +50,7 @@ class TargetState(Enum):
     FULL = "full"
     DRAINING = "draining"
     JOINING = "joining"
+    LOST = "lost"  # gone with all that it had, says an administrator
 
 
 class Connected(Protocol):
@@ -84,11 +87,19 @@ class Target:
     lacks_files: bool = False
     is_served: bool = True  # its node named it at its last registration
     is_draining: bool = False  # set by an administrator
+    is_lost: bool = False  # set by an administrator
+    is_drained: bool = False  # no file has anything there
+    risen_ns: int = 0  # when its incarnation has risen; 0: never
     joining_epoch: int = 0  # of the first map that names it, until all clients have that map; or 0
     objects: int = 0
     errors: int = 0
     incarnation: int = 0  # the newest one heard: it rises when unsynced bytes were lost
     incarnation_kept: int = 0  # the one in its record
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may get new files, as far as an administrator has a say."""
+        return not (self.is_draining or self.is_lost)
 
     @property
     def is_full(self) -> bool:
@@ -127,6 +138,8 @@ class Membership:
         self._placement: Placement | None = None  # of these; None: it is made when it is needed
         self._flaps = Flaps()
         self._suspects: frozenset[NodeId] = frozenset()
+        self._removed: dict[bytes, TargetId] = {}  # by uuid: targets that are out of the cluster
+        self._down_since_s: dict[TargetId, float] = {}
 
     # ---- who is there --------------------------------------------------------------------
 
@@ -162,13 +175,17 @@ class Membership:
     def target_by_uuid(self, uuid: bytes) -> Target | None:
         return next((target for target in self._targets.values() if target.uuid == uuid), None)
 
+    def removed(self, uuid: bytes) -> TargetId | None:
+        """The number of the removed target with this uuid. None: there is no such."""
+        return self._removed.get(uuid)
+
     def next_node_id(self) -> NodeId:
         return NodeId(max(self._nodes, default=0) + 1)
 
     def next_target_ids(self, count: int) -> list[TargetId]:
         if len(self._targets) + count > _TARGETS_MAX:
             raise FsError(Status.ENOSPC, f"a cluster has at most {_TARGETS_MAX} targets")
-        first = max(self._targets, default=0) + 1
+        first = max((*self._targets, *self._removed.values()), default=0) + 1
         return [TargetId(first + index) for index in range(count)]
 
     # ---- changes -------------------------------------------------------------------------
@@ -190,6 +207,13 @@ class Membership:
         if old is None or not old.is_served:
             return True
         return old.node != target.node or old.is_full != target.is_full
+
+    def put_removed(self, target: TargetId, uuid: bytes) -> None:
+        """The target is out of the cluster, for good."""
+        self._removed[uuid] = target
+        self._targets.pop(target, None)
+        self._down_since_s.pop(target, None)
+        self._choose_places()
 
     def unserved(self, node: NodeId, served: Iterable[TargetId]) -> list[Target]:
         """Takes those targets of a node down that its registration does not name. Returns the ones
@@ -214,6 +238,8 @@ class Membership:
         return changed
 
     def _reported(self, node: NodeId, report: TargetReport) -> bool:
+        if self._removed.get(report.uuid) == report.target:
+            return False
         target = self._targets.get(TargetId(report.target))
         if target is None or target.node != node or target.uuid != report.uuid:
             raise FsError(Status.NO_TARGET, f"target {report.target} is not this node's: register")
@@ -249,11 +275,44 @@ class Membership:
         chosen = [self._known(number) for number in targets]
         if wanted:
             self._check_some_remain({target.id for target in chosen})
+        if any(target.is_lost for target in chosen):
+            raise FsError(Status.EINVAL, "a target that is lost gets no files any more")
         changed = [target for target in chosen if target.is_draining != wanted]
         for target in changed:
             target.is_draining = wanted
+            target.is_drained = False
         self._choose_places()
         return changed
+
+    def set_lost(self, targets: Iterable[int]) -> list[Target]:
+        """Returns those that were not lost before. Raises ENOENT."""
+        chosen = [self._known(number) for number in targets]
+        changed = [target for target in chosen if not target.is_lost]
+        for target in changed:
+            target.is_lost = True
+        self._choose_places()
+        return changed
+
+    def down_s(self, target: TargetId, now_s: float) -> float:
+        """For how long the target has been down, as seen by calls of this method; 0: it is up."""
+        known = self._targets.get(target)
+        if known is None or self._is_up(known):
+            self._down_since_s.pop(target, None)
+            return 0.0
+        return now_s - self._down_since_s.setdefault(target, now_s)
+
+    def serves_no_more(self, target: int) -> bool:
+        """Whether no storage server answers for the target: the one that had it is down, or has
+        registered without it."""
+        known = self._targets.get(TargetId(target))
+        if known is None or known.node in self._down:
+            return True
+        return self._nodes[known.node].is_registered and not known.is_served
+
+    def is_heard(self, target: int) -> bool:
+        """Whether the node of the target has registered with this metaserver, or is down."""
+        known = self._targets.get(TargetId(target))
+        return known is None or known.node in self._down or self._nodes[known.node].is_registered
 
     def joined(self, epoch: int) -> list[Target]:
         """All clients have the map of this epoch: its targets may get new files. Returns the
@@ -392,7 +451,7 @@ class Membership:
     def _choose_places(self) -> None:
         """Returns the targets with room that are not joining: of these, only the ones that are up,
         if any is, because an outage is no lack of space."""
-        room = sorted(t.id for t in self._targets.values() if not (t.is_full or t.is_draining))
+        room = sorted(t.id for t in self._targets.values() if t.is_open and not t.is_full)
         up = [target for target in room if self._is_up(self._targets[target])]
         known = [target for target in up if not self._targets[target].joining_epoch]
         self._places = known or up or room
@@ -428,6 +487,8 @@ class Membership:
         )
 
     def state(self, target: Target) -> TargetState:
+        if target.is_lost:
+            return TargetState.LOST
         if not self._is_up(target):
             return TargetState.DOWN
         if target.is_draining:
@@ -441,7 +502,7 @@ class Membership:
 
     def files_free(self) -> int:
         """The number of new objects for which the targets open to new files have inodes."""
-        open_ = [t for t in self._targets.values() if not (t.is_draining or t.lacks_files)]
+        open_ = [t for t in self._targets.values() if t.is_open and not t.lacks_files]
         if any(target.files_total == 0 for target in open_) or not self._targets:
             return FILES_UNLIMITED
         return min(sum(target.files_free for target in open_), FILES_UNLIMITED)
@@ -452,16 +513,17 @@ class Membership:
         total, free, open_ = Counter[str](), Counter[str](), Counter[str]()
         for target in self._targets.values():
             node = self._nodes[target.node]
-            if node.features & FEATURE_REPLICAS:
+            if node.features & FEATURE_REPLICAS and not target.is_lost:
                 total[node.domain] += target.bytes_total
                 free[node.domain] += target.bytes_free
-                open_[node.domain] += 0 if target.is_draining else target.bytes_free
+                open_[node.domain] += target.bytes_free if target.is_open else 0
         return [list(rooms.values()) for rooms in (total, free, open_)]
 
     def statfs(self, *, inodes_used: int, inodes_free: int) -> StatFsReply:
-        total = sum(target.bytes_total for target in self._targets.values())
-        free = sum(target.bytes_free for target in self._targets.values())
-        open_ = [target for target in self._targets.values() if not target.is_draining]
+        present = [target for target in self._targets.values() if not target.is_lost]
+        total = sum(target.bytes_total for target in present)
+        free = sum(target.bytes_free for target in present)
+        open_ = [target for target in present if not target.is_draining]
         return StatFsReply(
             bytes_total=total,
             bytes_free=free,

@@ -131,6 +131,20 @@ def plan_key(ino: int) -> bytes:
     return _ONE.pack(b"C", ino)
 
 
+def lacking_key(left: int, ino: int) -> bytes:
+    return _TWO.pack(b"H", left, ino)
+
+
+def lacking_place(key: bytes) -> tuple[int, Ino]:
+    """Returns how many replicas the file's poorest stripe has, and the file."""
+    _, left, ino = _TWO.unpack(key)
+    return int(left), Ino(ino)
+
+
+def job_key(job: int) -> bytes:
+    return _ONE.pack(b"J", job)
+
+
 def pack_dentry(ino: int, kind: int) -> bytes:
     return _DENTRY.pack(ino, kind)
 
@@ -434,6 +448,24 @@ class PlanRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job (fscommon.wire.jobs). cursor: the last inode that this pass of its walk is done with.
+    files, bytes: that are done, in all passes. passes: whole walks. ended_ns: 0 until it is
+    done."""
+
+    kind: Text
+    target: U64
+    cursor: U64
+    started_ns: I64
+    files: U64 = 0
+    bytes: U64 = 0
+    files_failed: U64 = 0
+    is_paused: bool = False
+    passes: U64 = 0
+    ended_ns: I64 = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SessionRecord:
     """A session. key: the id of the client's own key; 0: it has none. lives: how many more
     processes have gone on with it (metaserver.sessions). Earlier releases wrote neither lives nor,
@@ -494,8 +526,10 @@ def unpack_node(value: bytes) -> NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
-    """A target. incarnation: the newest one that it has reported; 0: unknown. Earlier releases
-    wrote neither this nor whether it is draining."""
+    """A target. incarnation: the newest one that it has reported; 0: unknown. risen_ns: when that
+    was greater than the one before; 0: never. is_lost: it is gone with all that it had. is_removed:
+    it is out of the cluster, and its number and uuid are used no more. is_drained: a whole walk has
+    found no file on it. Earlier releases wrote fewer of these."""
 
     uuid: Token
     node: U64
@@ -503,6 +537,10 @@ class TargetRecord:
     bytes_free: U64
     is_draining: bool = False
     incarnation: U64 = 0
+    risen_ns: I64 = 0
+    is_lost: bool = False
+    is_removed: bool = False
+    is_drained: bool = False
 
 
 def unpack_target(value: bytes) -> TargetRecord:

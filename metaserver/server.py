@@ -56,7 +56,7 @@ _GAUGES_S: Final = 1.0
 _MAY_ANSWER_S: Final = 0.02
 _SILENCES_S: Final = 5.0
 _REFUSALS_S: Final = 60.0  # at least so long between two log lines that a peer can cause
-_STATES: Final = ("up", "down", "full", "draining", "joining")
+_STATES: Final = ("up", "down", "full", "draining", "joining", "lost")
 
 
 def settings_of(config: MetaserverConfig, key: bytes) -> Settings:

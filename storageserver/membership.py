@@ -130,6 +130,8 @@ class Membership:
                     reply = await self._register(caller, request)
                     self._epochs.heard(reply.map_epoch)
                     tables.assigned(reply, state.cluster)
+                    for refusal in filter(None, reply.refusals):
+                        self._log.error("a target is in use no more", because=refusal)
                     if reply.features & FEATURE_REPLICAS:
                         asked_ns = await self._learn_dropped(caller, reply, targets, asked_ns)
                     tables.registered(reply, asked_ns)

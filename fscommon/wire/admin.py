@@ -203,7 +203,9 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class TargetSet:
-    """Sets whether these targets get new files: all of them, or the request fails."""
+    """Sets whether these targets get new files: all of them, or the request fails. moves: with
+    is_draining, a job moves what these targets have to others; False leaves a job that runs."""
 
     targets: U64s
     is_draining: bool
+    moves: bool = False

@@ -44,6 +44,7 @@ from fscommon.wire.backup import BACKUP_BODIES
 from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated
 from fscommon.wire.group import ALONE, GROUP_BODIES, GroupStatus
 from fscommon.wire.hello import Auth, AuthReply, Hello, HelloReply
+from fscommon.wire.jobs import JOB_BODIES, JobRow, JobSet
 from fscommon.wire.keys import (
     KeyCreate,
     KeyCreated,
@@ -479,7 +480,7 @@ class TargetEntry:
     target: U64
     node: U64
     address: Text  # of its node: "host:port"; IPv6 as "[host]:port"
-    state: Text  # "up", "down"; "full", "draining", "joining": no new files
+    state: Text  # "up", "down", "lost"; "full", "draining", "joining": no new files
     bytes_total: U64
     bytes_free: U64
 
@@ -492,7 +493,7 @@ class ClusterMap:
 
     def open_targets(self) -> set[int]:
         """The targets that get new files, as far as they are up."""
-        closed = ("draining", "joining", "full")
+        closed = ("draining", "joining", "full", "lost")
         return {row.target for row in self.targets if row.state not in closed}
 
 
@@ -524,6 +525,9 @@ class StatusReply:
     group: GroupStatus = ALONE
     replicas: U32 = 1  # of new files whose directory has no layout of its own
     replicas_max: U32 = 1  # that a directory or a file may have
+    jobs: Annotated[tuple[JobRow, ...], Many] = ()
+    files_lacking: U64 = 0  # that have fewer replicas than they are to have; counted now and then
+    files_endangered: U64 = 0  # of these, files of which a stripe has one replica left
 
 
 BODIES: dict[Op, tuple[type, type]] = {
@@ -588,4 +592,6 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.KEY_LIST: (KeyList, KeyReport),
     Op.KEY_REVOKE: (KeyRevoke, Empty),
     Op.TARGET_SET: (TargetSet, Empty),
+    **JOB_BODIES,
+    Op.JOB_SET: (JobSet, Empty),
 }

@@ -111,6 +111,10 @@ class Op(IntEnum):
     OBJECT_LIST = 230  # of a storage server
     TARGET_DROPPED = 231
     OBJECT_COPY = 232  # of a storage server
+    JOB_LIST = 233
+    JOB_SET = 234
+    TARGET_REMOVE = 235
+    # 236 to 239: OBJECT_SUM and OBJECT_MEND of a storage server, SCRUB and SCRUB_LIST.
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,9 @@ SPECS: dict[Op, Spec] = {
     Op.OBJECT_LIST: _SAFE,
     Op.TARGET_DROPPED: _SAFE,
     Op.OBJECT_COPY: _SAFE,
+    Op.JOB_LIST: _SAFE,
+    Op.JOB_SET: _SAFE,
+    Op.TARGET_REMOVE: _SAFE,
 }
 
 # Mutations whose reply also registers the inode that they created as open.

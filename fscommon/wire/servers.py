@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from fscommon.ranges import U32, U64, Many, Text, Token, U32s, U64s
+from fscommon.ranges import U32, U64, Many, Message, Text, Token, U32s, U64s
 from fscommon.wire.admin import NO_TRAFFIC, Traffic
 from fscommon.wire.ops import Op
 
@@ -50,7 +50,8 @@ class Register(FormerRegister):
 @dataclass(frozen=True, slots=True)
 class Registered:
     """targets: ids, in the order of the request. sessions: every live one (rule 15). features:
-    fscommon.wire.features, of the metaserver."""
+    fscommon.wire.features, of the metaserver. refusals: in the same order, why a target is not part
+    of the cluster any more, and what to do; "": it is. (): all are."""
 
     node: U64
     cluster: Token
@@ -60,6 +61,7 @@ class Registered:
     sessions: U64s
     timeout_s: float
     features: U64 = 0
+    refusals: Annotated[tuple[Message, ...], Many] = ()
 
 
 @dataclass(frozen=True, slots=True)

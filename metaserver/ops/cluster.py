@@ -1,11 +1,13 @@
 """CLUSTER_MAP, REGISTER, HEARTBEAT, TARGET_DROPPED, TARGET_SET: storage servers, their addresses,
 and which of their targets get new files."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 from fscommon.errors import FsError, Status
-from fscommon.types import NodeId
+from fscommon.types import NodeId, TargetId
 from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.codec import encode
 from fscommon.wire.features import FEATURE_REPLICAS
@@ -22,6 +24,7 @@ from fscommon.wire.servers import (
     TargetReport,
 )
 from metaserver.context import Context, Services
+from metaserver.jobs import DRAIN, Job
 from metaserver.membership import NODE_TIMEOUT_S, Node, Target
 from metaserver.namespace.replicas import lost_power
 from metaserver.ops import names
@@ -33,6 +36,7 @@ from metaserver.records import (
     TargetRecord,
     dropped_at,
     dropped_name,
+    job_key,
     node_key,
     pack_number,
     target_key,
@@ -52,7 +56,9 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
     _check_register(request, context.services.cluster)
     services = context.services
     node = _node(request, context)
-    targets = _targets(request.targets, node, context)
+    membership = services.membership
+    reports = [one for one in request.targets if membership.removed(one.uuid) is None]
+    targets = _targets(reports, node, context)
     for target in targets:
         if has_lost(services.membership.target(target.id), target.incarnation):
             lost_power(tx, target.id)
@@ -63,7 +69,7 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
         if services.membership.target(target.id) is None and len(services.sessions):
             target.joining_epoch = services.membership.epoch + 1
     for target in targets:
-        _put_target(tx, target)
+        put_target(tx, target)
         changed |= services.membership.put_target(target)
     changed |= bool(services.membership.unserved(node.id, [target.id for target in targets]))
     if changed:
@@ -73,13 +79,32 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
     return Registered(
         node=node.id,
         cluster=services.cluster,
-        targets=tuple(target.id for target in targets),
+        targets=tuple([_number_of(report, services) for report in request.targets]),
         capability_key=services.capability_key,
         map_epoch=services.membership.epoch,
         sessions=services.sessions.ids(),
         timeout_s=NODE_TIMEOUT_S,
         features=FEATURE_REPLICAS,
+        refusals=_refusals(request.targets, services),
     )
+
+
+def _number_of(report: TargetReport, services: Services) -> int:
+    known = services.membership.target_by_uuid(report.uuid)
+    return known.id if known is not None else services.membership.removed(report.uuid) or 0
+
+
+def _refusals(reports: tuple[TargetReport, ...], services: Services) -> tuple[str, ...]:
+    """Says of each target why it is not part of the cluster any more; () if all are."""
+    sentences: list[str] = []
+    for report in reports:
+        known = services.membership.target_by_uuid(report.uuid)
+        number = _number_of(report, services)
+        why = f"target {number} was removed from the cluster" if known is None else ""
+        if known is not None and known.is_lost:
+            why = f"target {number} was given up as lost, and its replicas are made elsewhere"
+        sentences.append(why and f"{why}: empty its directory, and it is a new target")
+    return tuple(sentences) if any(sentences) else ()
 
 
 def has_lost(known: Target | None, incarnation: int) -> bool:
@@ -88,17 +113,29 @@ def has_lost(known: Target | None, incarnation: int) -> bool:
     return known is not None and 0 < known.incarnation_kept < incarnation
 
 
-def _put_target(tx: Transaction, target: Target) -> None:
-    record = TargetRecord(
+def put_target(tx: Transaction, target: Target) -> None:
+    tx.put(target_key(target.id), encode(_record_of(target)))
+    target.incarnation_kept = target.incarnation
+
+
+def put_removed(tx: Transaction, target: Target, services: Services) -> None:
+    """Takes the target out of the cluster, for good."""
+    tx.put(target_key(target.id), encode(replace(_record_of(target), is_removed=True)))
+    services.membership.put_removed(target.id, target.uuid)
+
+
+def _record_of(target: Target) -> TargetRecord:
+    return TargetRecord(
         target.uuid,
         target.node,
         target.bytes_total,
         target.bytes_free,
         target.is_draining,
         target.incarnation,
+        target.risen_ns,
+        target.is_lost,
+        is_drained=target.is_drained,
     )
-    tx.put(target_key(target.id), encode(record))
-    target.incarnation_kept = target.incarnation
 
 
 def bump_map_epoch(tx: Transaction, services: Services) -> None:
@@ -138,7 +175,7 @@ def _node(request: Register, context: Context) -> Node:
     )
 
 
-def _targets(reports: tuple[TargetReport, ...], node: Node, context: Context) -> list[Target]:
+def _targets(reports: Sequence[TargetReport], node: Node, context: Context) -> list[Target]:
     membership = context.services.membership
     known = [membership.target_by_uuid(report.uuid) for report in reports]
     fresh = iter(membership.next_target_ids(known.count(None)))
@@ -155,10 +192,19 @@ def _targets(reports: tuple[TargetReport, ...], node: Node, context: Context) ->
             errors=report.errors,
             incarnation=max(report.incarnation, target.incarnation if target else 0),
             is_draining=target is not None and target.is_draining,
+            is_lost=target is not None and target.is_lost,
+            is_drained=target is not None and target.is_drained,
+            risen_ns=_risen_ns(target, report, context),
             joining_epoch=target.joining_epoch if target is not None else 0,
         )
         for target, report in zip(known, reports, strict=True)
     ]
+
+
+def _risen_ns(target: Target | None, report: TargetReport, context: Context) -> int:
+    if has_lost(target, report.incarnation):
+        return context.now_ns
+    return target.risen_ns if target is not None else 0
 
 
 def target_set(tx: Transaction, request: TargetSet, context: Context) -> Empty:
@@ -169,13 +215,29 @@ def target_set(tx: Transaction, request: TargetSet, context: Context) -> Empty:
     if not 0 < len(request.targets) <= TARGETS_SET_MAX:
         raise FsError(Status.EINVAL, f"name 1 to {TARGETS_SET_MAX} targets")
     changed = services.membership.set_draining(request.targets, request.is_draining)
+    for number in set(request.targets):
+        _set_drain(tx, request, TargetId(number), context)
     for target in changed:
-        _put_target(tx, target)
+        put_target(tx, target)
     if changed:
         bump_map_epoch(tx, services)
         services.sessions.outdate_slots()
     context.wait_durable = True
     return Empty()
+
+
+def _set_drain(tx: Transaction, request: TargetSet, target: TargetId, context: Context) -> None:
+    """Starts the job that empties the target, or ends it."""
+    jobs = context.services.jobs
+    if request.is_draining and request.moves:
+        put_job(tx, jobs.start(DRAIN, target, context.now_ns))
+    elif not request.is_draining and (job := jobs.of(DRAIN, target)) is not None:
+        jobs.end(job, context.now_ns)
+        put_job(tx, job)
+
+
+def put_job(tx: Transaction, job: Job) -> None:
+    tx.put(job_key(job.id), encode(job.record))
 
 
 def let_join(services: Services) -> list[Target]:
@@ -211,7 +273,7 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
         services.sessions.outdate_slots()  # clients return those on full targets
     for target in services.membership.targets_of(node.id):
         if target.incarnation > target.incarnation_kept:
-            _put_target(tx, target)
+            put_target(tx, target)
             context.wait_durable = True
     version = services.sessions.version
     current = request.session_version == version

@@ -47,6 +47,9 @@ def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
         group=services.group.status() if services.group is not None else ALONE,
         replicas=membership.policy.replicas,
         replicas_max=membership.policy.replicas_max,
+        jobs=services.jobs.rows(context.now_s),
+        files_lacking=services.jobs.files_lacking,
+        files_endangered=services.jobs.files_endangered,
     )
 
 

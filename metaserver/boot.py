@@ -129,6 +129,9 @@ def _services(
 ) -> Services:
     keys = _keys(snapshot)
     sessions = _sessions(snapshot, keys, time)
+    numbers = InodeNumbers(max(_number(snapshot, records.INO_END_KEY), ROOT_INO + 1))
+    for session in sessions.all():
+        session.former_slots_end = numbers.next
     intents = Intents()
     for key, _ in snapshot.range(*records.all_of(b"T")):
         intents.add_former(Ino(records.number_of(key)))
@@ -138,7 +141,7 @@ def _services(
         capability_key=capability_key(settings.cluster_key, cluster),
         session_timeout_s=settings.session_timeout_s,
         progress=_progress(snapshot, sessions),
-        numbers=InodeNumbers(max(_number(snapshot, records.INO_END_KEY), ROOT_INO + 1)),
+        numbers=numbers,
         membership=_membership(snapshot, settings, time, cluster),
         sessions=sessions,
         keys=keys,

@@ -26,6 +26,7 @@ from metaserver.namespace.inode import find
 from metaserver.namespace.replicas import droppable, remove_replicas
 from metaserver.ops.replicas import drop_key
 from metaserver.records import ObjectName, dropped_key
+from metaserver.sessions import SYSTEM_SESSION
 from metaserver.storage import STORAGE_ERRORS, StorageCalls
 from metaserver.transaction import Transaction
 
@@ -105,15 +106,19 @@ class Dropping:
     def _tell(self, drop: Drop, dropped: list[ObjectName], now_s: float) -> None:
         membership = self._engine.services.membership
         targets = sorted({name.target for name in dropped})
+        is_lost = drop.session == SYSTEM_SESSION  # so fsck has found
+        why = "their targets have lost" if is_lost else "a client cannot reach"
         suppressed = self._lines.permit()
         if suppressed is not None:
             self._log.warning(
-                "replicas are dropped that a client cannot reach",
+                f"replicas are dropped that {why}",
                 ino=drop.ino,
                 targets=targets,
                 session=drop.session,
                 suppressed=suppressed or None,
             )
+        if is_lost:
+            return
         up = [target for target in targets if membership.is_answering(target, now_s)]
         if up and self._drops.suspects(drop.session, up, now_s):
             suppressed = self._suspects.permit()

@@ -35,6 +35,11 @@ class InodeNumbers:
         """Whether this number may have been given before this metaserver started."""
         return 0 < ino < self._first
 
+    @property
+    def next(self) -> int:
+        """The number that is given next: all numbers that were given are below it."""
+        return self._next
+
     def wanted(self) -> int | None:
         """Returns the end to make durable next, or None while enough numbers are left."""
         if self._asked - self._next > RANGE // 2:

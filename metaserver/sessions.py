@@ -50,6 +50,7 @@ class Session:
     created: dict[RequestId, Ino] = field(default_factory=dict)  # by stored replies of CREATE
     unsure: set[Ino] = field(default_factory=set)  # created, perhaps open: see Sessions.reassert
     slots: dict[Ino, bytes] = field(default_factory=dict)  # inodes that it may make, with layouts
+    former_slots_end: int = 0  # its clients may have slots below this that are not among these
     slots_outdated: int = 0  # slots that must not be used any more: others replace them
     # Directories that it has made, holds exclusively and has left empty, with the time of each.
     empty: OrderedDict[Ino, float] = field(default_factory=OrderedDict)

@@ -67,4 +67,5 @@ def _rows(directory: Path, names: list[str]) -> Iterator[ObjectRow]:
         except FileNotFoundError:
             continue
         age_s = max(0.0, now_s - status.st_mtime)
-        yield ObjectRow(int(found[1], 16), int(found[2], 16), status.st_blocks * _BLOCK, int(age_s))
+        file_id, number = int(found[1], 16), int(found[2], 16)
+        yield ObjectRow(file_id, number, status.st_blocks * _BLOCK, int(age_s), status.st_size)

@@ -188,8 +188,11 @@ def is_inline(raw: bytes) -> bool:
 
 
 def without_inline(raw: bytes) -> bytes:
-    """The record without inline bytes, as the removal of the objects needs it."""
-    return with_inline(raw, b"") if is_inline(raw) else raw
+    """The sound record, or b"", without inline bytes, as the removal of the objects needs it."""
+    if not is_inline(raw):
+        return raw
+    end = _end_of_targets(raw[0], raw[1] * (raw[2] | raw[3] << 8))
+    return raw[:_FLAGS_AT] + bytes([raw[_FLAGS_AT] & ~_INLINE]) + raw[_FLAGS_AT + 1 : end]
 
 
 def with_inline(raw: bytes, inline: bytes) -> bytes:

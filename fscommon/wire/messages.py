@@ -42,6 +42,7 @@ from fscommon.wire.admin import (
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
 from fscommon.wire.backup import BACKUP_BODIES
 from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated
+from fscommon.wire.fsck import FSCK_BODIES
 from fscommon.wire.group import ALONE, GROUP_BODIES, GroupStatus
 from fscommon.wire.hello import Auth, AuthReply, Hello, HelloReply
 from fscommon.wire.jobs import JOB_BODIES, JobRow, JobSet
@@ -588,6 +589,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     **GROUP_BODIES,
     **OBJECT_BODIES,
     **SERVER_BODIES,
+    **FSCK_BODIES,
     Op.KEY_CREATE: (KeyCreate, KeyCreated),
     Op.KEY_LIST: (KeyList, KeyReport),
     Op.KEY_REVOKE: (KeyRevoke, Empty),

@@ -1,19 +1,31 @@
 """OBJECT_LIST: what objects a target has. OBJECT_COPY: makes an object from one of another target.
 A storage server answers both on connections of purpose "admin", to whoever has the cluster key.
 
-The objects of a target lie in 256 directories, which a caller goes through one after the other.
-Names in a directory have an order, and the caller says behind which one to go on: so a repeat is
-harmless, and the storage server keeps nothing.
+The objects of a target lie in 256 directories, which a caller goes through one after the other; all
+objects of a file id are in the same one. Names in a directory have an order, and the caller says
+behind which one to go on: so a repeat is harmless, and the storage server keeps nothing.
 """
 
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from fscommon.checksum import xxh3_64
 from fscommon.ranges import U32, U64, Many, Text
 from fscommon.wire.ops import Op
 
 DIRECTORIES: Final = 256
 OBJECTS_MAX: Final = 4096  # of one reply
+END_UNKNOWN: Final = 2**64 - 1
+
+
+def directory_of(file_id: int) -> int:
+    """The directory in which the objects of this file id lie, on each target."""
+    return xxh3_64(file_id.to_bytes(8, "little")) & (DIRECTORIES - 1)
+
+
+def name_of_object(file_id: int, number: int) -> str:
+    """The name of the object's file in its directory."""
+    return f"{file_id:016x}.{number:x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +40,14 @@ class ObjectList:
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
     """bytes: that the object takes on the disk. age_s: since it was changed last, by the clock of
-    its host."""
+    its host. end: of its file on the disk, with the records in it; END_UNKNOWN from an earlier
+    release."""
 
     file_id: U64
     stripe_index: U32
     bytes: U64
     age_s: U64
+    end: U64 = END_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

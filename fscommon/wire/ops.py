@@ -115,6 +115,9 @@ class Op(IntEnum):
     JOB_SET = 234
     TARGET_REMOVE = 235
     # 236 to 239: OBJECT_SUM and OBJECT_MEND of a storage server, SCRUB and SCRUB_LIST.
+    FSCK_NAMES = 240
+    FSCK_SLOTS = 241
+    FSCK_DROP = 242
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +230,9 @@ SPECS: dict[Op, Spec] = {
     Op.JOB_LIST: _SAFE,
     Op.JOB_SET: _SAFE,
     Op.TARGET_REMOVE: _SAFE,
+    Op.FSCK_NAMES: _SAFE,
+    Op.FSCK_SLOTS: _SAFE,
+    Op.FSCK_DROP: _SAFE,
 }
 
 # Mutations whose reply also registers the inode that they created as open.

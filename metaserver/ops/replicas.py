@@ -30,16 +30,24 @@ def drop_replicas(tx: Transaction, request: DropReplicas, context: Context) -> O
     named = _named(request)
     _check(inode, context)
     services = context.services
-    if _is_left_to_do(tx, inode, request, named, context):
-        if services.drops.take_late(named):
-            raise FsError(Status.NOT_READY, "a target does not say that it has dropped its object")
-        drop = Drop(context.session, inode.ino, request.file_id, request.truncate_epoch, named)
-        services.drops.want(drop)
-        raise ParkedError(drop_key(inode.ino))
+    drop = Drop(context.session, inode.ino, request.file_id, request.truncate_epoch, named)
+    drop_or_wait(tx, inode, drop, context)
     context.check_not_truncating(inode.ino)
     capability = services.capability(context, inode.tail, inode.ino, writable=True)
     limit = size_limit(context, inode.attributes)
     return Opened(inode.attributes.pack(), inode.tail, capability, limit)
+
+
+def drop_or_wait(tx: Transaction, inode: Inode, drop: Drop, context: Context) -> None:
+    """Returns when there is nothing left to do. Otherwise the request waits until that is done, and
+    runs again. Raises NOT_READY if a target has not answered in time."""
+    if not _is_left_to_do(tx, inode, drop, context):
+        return
+    drops = context.services.drops
+    if drops.take_late(drop.names):
+        raise FsError(Status.NOT_READY, "a target does not say that it has dropped its object")
+    drops.want(drop)
+    raise ParkedError(drop_key(inode.ino))
 
 
 def drop_key(ino: Ino) -> tuple[str, Ino]:
@@ -61,24 +69,18 @@ def _check(inode: Inode, context: Context) -> None:
         check_may_open(inode, writable=True)
 
 
-def _is_left_to_do(
-    tx: Transaction,
-    inode: Inode,
-    request: DropReplicas,
-    named: tuple[ObjectName, ...],
-    context: Context,
-) -> bool:
+def _is_left_to_do(tx: Transaction, inode: Inode, drop: Drop, context: Context) -> bool:
     layout = inode.layout()
-    if (layout.file_id, layout.truncate_epoch) == (request.file_id, request.truncate_epoch):
+    if (layout.file_id, layout.truncate_epoch) == (drop.file_id, drop.epoch):
         membership, now_s = context.services.membership, context.now_s
-        if droppable(layout, named, lambda target: membership.is_answering(target, now_s)):
+        if droppable(layout, drop.names, lambda target: membership.is_answering(target, now_s)):
             return True
     present = set(names_of(layout))
     return any(
         name not in present
         and not context.services.drops.is_settled(name)
         and tx.get(dropped_key(name)) is not None
-        for name in named
+        for name in drop.names
     )
 
 

@@ -56,6 +56,7 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
     locks: tuple[HeldLock, ...] = ()
     if request.is_another:
         session.slots.clear()
+        session.former_slots_end = services.numbers.next
         session.slots_outdated = 0
         locks = _locks_of(session.id, context)
         cut_lost(tx, context, session, request.lost)

@@ -86,6 +86,8 @@ def test_the_engine_tells_of_every_op_that_changes_the_cluster() -> None:
         Op.JOB_LIST,
         Op.BACKUP_NEXT,
         Op.BACKUP_END,
+        Op.FSCK_NAMES,
+        Op.FSCK_SLOTS,
     }
     of_administrators = {op for op, row in ROWS.items() if row.access is Access.ADMIN}
     audited = {op for op, row in ROWS.items() if row.audited is not None}

@@ -4,6 +4,7 @@ from typing import Final
 
 from fscommon.observe.metrics import Metrics
 from metaserver.group_status import GroupView
+from metaserver.job_metrics import OF_JOBS
 from metaserver.standby import Standby
 
 # Only an active metaserver keeps these gauges up to date; a standby shows none of them.
@@ -26,6 +27,7 @@ _OF_ACTIVE: Final = (
     "braidfs_transaction",
     "braidfs_transaction_durable",
     "braidfs_trash_inodes",
+    *OF_JOBS,
 )
 
 

@@ -38,6 +38,7 @@ from metaserver.connection import Connection
 from metaserver.dropping import Dropping
 from metaserver.engine import Engine
 from metaserver.eviction import Eviction
+from metaserver.job_metrics import show_jobs
 from metaserver.page.endpoint import PageEndpoint
 from metaserver.page.history import SAMPLE_S
 from metaserver.page.source import PageSource
@@ -353,6 +354,7 @@ class Metaserver:
         engine.replays.clear()
         self._show_leases()
         self._show_trash()
+        show_jobs(metrics, engine.services.jobs, self._now().now_s)
 
     def _show_leases(self) -> None:
         leases, metrics = self.engine.services.leases, self._metrics

@@ -40,6 +40,7 @@ WALKERS: Final = 8  # directories listed at once
 QUEUE_MAX: Final = 100_000  # directories that wait; beyond it the walk is depth-first
 _TYPES: Final = {"f": modes.S_IFREG, "d": modes.S_IFDIR, "l": modes.S_IFLNK}
 
+LOST: Final = "lost"
 NO_STATES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
@@ -111,13 +112,16 @@ def _stripes(layout: bytes) -> Iterator[tuple[int, ...]]:
 def is_degraded(layout: bytes, states: Mapping[int, str]) -> bool:
     """Whether a stripe has fewer replicas on targets of the cluster than it is to have."""
     wanted = replicas_wanted(unpack_layout(layout)) if layout else 0
-    return any(sum(t in states for t in targets) < wanted for targets in _stripes(layout))
+    return any(
+        sum(states.get(target, LOST) != LOST for target in targets) < wanted
+        for targets in _stripes(layout)
+    )
 
 
 def is_lost(layout: bytes, states: Mapping[int, str]) -> bool:
     """Whether a stripe has no replica on a target that answers."""
     return any(
-        all(states.get(target, "down") == "down" for target in targets)
+        all(states.get(target, LOST) in ("down", LOST) for target in targets)
         for targets in _stripes(layout)
     )
 
@@ -165,7 +169,7 @@ def is_lost(layout: bytes, states: Mapping[int, str]) -> bool:
     "--degraded",
     is_flag=True,
     help="Files with fewer replicas of a stripe than they are to have. A replica on a target that "
-    "is down counts; one on a target that the cluster does not have does not.",
+    "is down counts; one on a target that is lost, or that the cluster does not have, does not.",
 )
 @click.option(
     "--lost",
@@ -225,9 +229,17 @@ class _Directory:
 
 
 class Walk:
-    """A walk of everything below a place. Tasks of one trio thread share its queue."""
+    """A walk of everything below a place. Tasks of one trio thread share its queue. states: those
+    that targets are taken to have; empty: they are asked for."""
 
-    def __init__(self, place: Place, wanted: Wanted, depth: int | None, write: Write) -> None:
+    def __init__(
+        self,
+        place: Place,
+        wanted: Wanted,
+        depth: int | None,
+        write: Write,
+        states: Mapping[int, str] = NO_STATES,
+    ) -> None:
         self._place = place
         self._wanted = wanted
         self._depth = math.inf if depth is None else depth
@@ -236,10 +248,10 @@ class Walk:
         self._busy = 0
         self._changed = trio.Event()
         self._now_s = time.time()
-        self._states: Mapping[int, str] = NO_STATES
+        self._states = states
 
     async def run(self, caller: Caller) -> None:
-        if self._wanted.needs_map:
+        if self._wanted.needs_map and not self._states:
             seen: ClusterMap = await caller.call(
                 Op.CLUSTER_MAP, Empty(), self._place.reach.timeout_s
             )

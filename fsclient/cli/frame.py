@@ -9,6 +9,7 @@ on stderr that says what to do, and an exit code of the table below; nothing els
 import functools
 import io
 import json
+import math
 import os
 import pwd
 import socket
@@ -62,6 +63,7 @@ EXITS: Final = {
 CONFIG_FILE: Final = "/etc/braidfs/admin.toml"
 KEY_FILE: Final = "/etc/braidfs/cluster.key"
 METASERVER: Final = "127.0.0.1:7400"
+_ANSWER_S: Final = 10.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -207,7 +209,40 @@ def run_trio(function: Callable[..., Awaitable[T]], *args: Any) -> T:
 
 def reaching(function: Callable[P, R]) -> Callable[..., R]:
     """Gives a verb -s, -k and --timeout, and their values as the argument `reach`."""
+    return _reaching(
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0.1, 3600),
+            default=_ANSWER_S,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long a server may take to answer.",
+        )(function)
+    )
 
+
+def reaching_and_waiting(function: Callable[..., R]) -> Callable[..., R]:
+    """Gives a verb -s and -k as the argument `reach`, and --wait and --timeout as `wait_s`: None
+    without --wait."""
+
+    @functools.wraps(function)
+    def waiting(*args: Any, wait: bool, wait_s: float | None, **kwargs: Any) -> R:
+        if wait_s is not None and not wait:
+            raise click.UsageError("--timeout says how long --wait waits: add --wait")
+        return function(*args, wait_s=(wait_s or math.inf) if wait else None, **kwargs)
+
+    seconds = click.option(
+        "--timeout",
+        "wait_s",
+        type=click.FloatRange(0.1),
+        metavar="SECONDS",
+        help="With --wait: give up after so long, with exit code 1. What was begun goes on.",
+    )
+    wait = click.option("--wait", is_flag=True, help="Return at the end, and show how far it is.")
+    return _reaching(wait(seconds(waiting)))
+
+
+def _reaching(function: Callable[..., R]) -> Callable[..., R]:
     @click.option(
         "-s",
         "--metaserver",
@@ -224,20 +259,16 @@ def reaching(function: Callable[P, R]) -> Callable[..., R]:
         type=click.Path(),
         help=f"The cluster key. [env BRAIDFS_KEY_FILE; then {CONFIG_FILE}; then {KEY_FILE}]",
     )
-    @click.option(
-        "--timeout",
-        type=click.FloatRange(0.1, 3600),
-        default=10.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long a server may take to answer.",
-    )
     @functools.wraps(function)
     def wrapped(
-        *args: Any, metaserver: str | None, key_file: str | None, timeout: float, **kwargs: Any
+        *args: Any,
+        metaserver: str | None,
+        key_file: str | None,
+        timeout: float = _ANSWER_S,
+        **kwargs: Any,
     ) -> R:
         reach = make_reach(metaserver, key_file, timeout)
-        return function(*args, reach=reach, **kwargs)  # type: ignore[arg-type]
+        return function(*args, reach=reach, **kwargs)
 
     return wrapped
 

@@ -16,6 +16,7 @@ from .config import config
 from .find import find
 from .frame import Group, run_cli
 from .fsck import fsck
+from .job import job
 from .key import key
 from .layout import layout
 from .lock import lock
@@ -45,6 +46,7 @@ VERBS: tuple[click.Command, ...] = (
     du,
     find,
     fsck,
+    job,
     key,
     layout,
     lock,

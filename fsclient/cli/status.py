@@ -3,7 +3,9 @@
 import click
 from rich.console import Console
 
-from fscommon.observe.health import Problem, Severity, overall, problems_of
+from fscommon.observe.health import problems_of
+from fscommon.observe.jobs import is_at_work, job_sentence
+from fscommon.observe.problem import Problem, Severity, overall
 from fscommon.observe.status import paths_text, role_text, session_text, status_json, target_json
 from fscommon.wire.group import EngineServer
 from fscommon.wire.messages import StatusReply
@@ -27,6 +29,7 @@ _STATE_COLOURS = {
     "full": "yellow",
     "draining": "cyan",
     "joining": "cyan",
+    "lost": "red",
 }
 
 
@@ -69,6 +72,7 @@ def _print(console: Console, reply: StatusReply, problems: list[Problem]) -> Non
             f"\n[{colour}]{mark} {plain(problem.what)}[/]: "
             f"{plain(problem.why)}\n  → {plain(problem.remedy)}"
         )
+    _print_jobs(console, reply)
     if not reply.group.is_alone:
         _print_group(console, reply)
     _print_servers(console, reply)
@@ -83,6 +87,15 @@ def _print_space(console: Console, reply: StatusReply) -> None:
         f"space    {bar(share)} {size(used)} of {size(files.bytes_total)} used ({share:.0%}), "
         f"{number(files.inodes_total - files.inodes_free)} inodes"
     )
+
+
+def _print_jobs(console: Console, reply: StatusReply) -> None:
+    """A sentence for each job that has something to do."""
+    rows = [row for row in reply.jobs if is_at_work(row)]
+    if rows:
+        console.print(f"\n{counted(len(rows), 'job')}")
+    for row in rows:
+        console.print(f"job {row.job}  {plain(job_sentence(row))}", soft_wrap=True)
 
 
 def _print_group(console: Console, reply: StatusReply) -> None:

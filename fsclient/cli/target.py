@@ -11,6 +11,7 @@ from fscommon.wire.ops import Op
 from .cluster import ask_status
 from .frame import EXIT_DONE, Command, Group, Reach, json_option, reaching, show
 from .target_add import target_add
+from .target_leave import target_drain, target_remove
 from .terminal import table
 from .words import bar, number, size
 
@@ -21,6 +22,8 @@ def target() -> None:
 
 
 target.add_command(target_add)
+target.add_command(target_drain)
+target.add_command(target_remove)
 
 
 @target.command(
@@ -33,7 +36,9 @@ target.add_command(target_add)
     ],
 )
 @click.option(
-    "--state", type=click.Choice(["up", "down", "full", "draining", "joining"]), help="Only these."
+    "--state",
+    type=click.Choice(["up", "down", "full", "draining", "joining", "lost"]),
+    help="Only these.",
 )
 @click.option("--node", "node", metavar="NAME", help="Only targets of this storage server.")
 @reaching
@@ -61,7 +66,7 @@ def _print_targets(console: Console, reply: StatusReply, found: list[dict[str, o
                 str(row["target"]),
                 str(row["node_name"]),
                 str(row["address"]),
-                str(row["state"]),
+                _state(row),
                 f"{bar(used, 12)} {used:>4.0%}",
                 size(free),
                 size(total),
@@ -73,12 +78,18 @@ def _print_targets(console: Console, reply: StatusReply, found: list[dict[str, o
     console.print(table(columns, rows, right="target,free,size,objects,errors"))
 
 
+def _state(row: dict[str, object]) -> str:
+    """The state, and how far its job is: how much was moved away, or made again."""
+    share = row["share_done"]
+    return f"{row['state']} {share:.0%}" if isinstance(share, float) else str(row["state"])
+
+
 @target.command(
     "set-state",
     cls=Command,
     examples=[
-        ("braidfs target set-state draining 3", "No new files on a worn device."),
-        ("braidfs find :/ --target 3 --type f", "Which files are still on it."),
+        ("braidfs target set-state draining 3", "No new files on a device that is slow or worn."),
+        ("braidfs find :/ --target 3 --type f", "Which files are on it."),
         ("braidfs target set-state up 3 4", "They get new files again."),
     ],
 )
@@ -91,8 +102,8 @@ def _print_targets(console: Console, reply: StatusReply, found: list[dict[str, o
 def target_set_state(reach: Reach, state: str, targets: tuple[int, ...], as_json: bool) -> int:
     """Set whether targets get new files.
 
-    A target that is draining gets none. What is on it is read and written as usual, and is removed
-    when its files are removed, truncated to zero, or replaced by a copy. The state is kept over
+    A target that is draining gets none. What is on it is read and written as usual, and stays:
+    braidfs target drain also moves it to other targets, and "up" ends that. The state is kept over
     restarts. Draining is refused if no other target could take new files. The cluster itself finds
     the other states, down and full. Mounts learn of a change within seconds.
     """

@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from fscommon.observe.health import overall, problems_of
+from fscommon.observe.health import problems_of
+from fscommon.observe.problem import overall
 from fscommon.observe.rates import Meter, Rates
 from fscommon.observe.status import session_text
 from fscommon.rpc.caller import Caller

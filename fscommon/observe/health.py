@@ -6,13 +6,13 @@ and why metaservers are silent (fscommon.rpc.silences): neither is part of STATU
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
+from fscommon.observe.health_of_replicas import draining, lost, replicas
+from fscommon.observe.problem import Problem, Severity
 from fscommon.observe.words import duration, size
 from fscommon.wire.admin import NO_PATH
-from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.group import EngineServer, JournalStatus, MetaserverStatus
 from fscommon.wire.messages import StatusReply, TargetEntry
 
@@ -35,33 +35,6 @@ _RENEW: Final = (
     "run the playbook site.yml, or braidfs tls issue --renew and copy its files there: the server "
     "takes them without a restart"
 )
-
-
-class Severity(IntEnum):
-    NOTE = 0
-    WARNING = 1
-    ERROR = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    severity: Severity
-    what: str
-    why: str
-    remedy: str
-
-    def as_json(self) -> dict[str, str]:
-        return {
-            "severity": self.severity.name.lower(),
-            "what": self.what,
-            "why": self.why,
-            "do": self.remedy,
-        }
-
-
-def overall(problems: list[Problem]) -> str:
-    worst = max((problem.severity for problem in problems), default=Severity.NOTE)
-    return {Severity.NOTE: "healthy", Severity.WARNING: "degraded"}.get(worst, "failing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +72,7 @@ def problems_of(
         *_damaged_stores(status),
         *_journal(status),
         *_nodes(status),
-        *_replicas(status),
+        *replicas(status),
         *_targets(status),
         *_space(status),
         *_clients(status),
@@ -296,15 +269,20 @@ def _nodes(status: StatusReply) -> list[Problem]:
     for node in status.nodes:
         if node.is_up:
             continue
-        targets = [str(row.target) for row in status.map.targets if row.node == node.node]
+        rows = [row for row in status.map.targets if row.node == node.node]
+        targets = [str(row.target) for row in rows if row.state != "lost"]
+        if not targets:  # it was removed, or is told of as lost
+            continue
         found.append(
             Problem(
                 Severity.ERROR,
                 f"storage server {node.name} ({node.address}) is down",
-                f"no heartbeat for {duration(node.seconds_since_heartbeat)}; files on targets "
-                f"{', '.join(targets)} wait, and fail after the clients' timeout",
+                f"no heartbeat for {duration(node.seconds_since_heartbeat)}; files that have their "
+                f"only replica on targets {', '.join(targets)} wait, and fail after the clients' "
+                "timeout",
                 f"start braidfs-storageserver on {node.name}; if it runs, its log says why "
-                "it does not reach the metaserver",
+                "it does not reach the metaserver; if it is gone for good, braidfs target remove "
+                f"--server {node.name} --lost has what it had made again elsewhere",
             )
         )
     if not status.nodes:
@@ -317,43 +295,6 @@ def _nodes(status: StatusReply) -> list[Problem]:
             )
         )
     return found
-
-
-def _replicas(status: StatusReply) -> list[Problem]:
-    found = [
-        Problem(
-            Severity.WARNING,
-            f"storage server {node.name} ({node.address}) goes down too often",
-            "it went down more than 3 times within 10 minutes: new replicas avoid it for as long",
-            f"look into its log, and at the host and network of {node.name}",
-        )
-        for node in status.nodes
-        if node.is_suspect
-    ]
-    domains = domains_for_replicas(status)
-    if len(domains) >= status.replicas or status.replicas == 1:
-        return found
-    count = f"{len(domains)} failure domain" + "s" * (len(domains) != 1)
-    return [
-        *found,
-        Problem(
-            Severity.ERROR,
-            f"new files are to have {status.replicas} replicas, and {count} can take them",
-            "no such file can be made, or it gets fewer replicas where degraded_ok says so",
-            "start storage servers of other domains, or make room there; braidfs node list shows "
-            "the domains",
-        ),
-    ]
-
-
-def domains_for_replicas(status: StatusReply) -> set[str]:
-    """The failure domains that new replicas can go to."""
-    up = {row.node for row in status.map.targets if row.state == "up"}
-    return {
-        node.domain
-        for node in status.nodes
-        if node.node in up and node.features & FEATURE_REPLICAS and not node.is_suspect
-    }
 
 
 def _targets(status: StatusReply) -> list[Problem]:
@@ -371,7 +312,9 @@ def _targets(status: StatusReply) -> list[Problem]:
                 )
             )
         if row.state == "draining":
-            found.append(_draining(status, row))
+            found.append(draining(status, row))
+        if row.state == "lost":
+            found.append(lost(status, row))
         if row.state == "full":
             found.append(_full(status, row))
     for health in status.health:
@@ -406,17 +349,6 @@ def _full(status: StatusReply, row: TargetEntry) -> Problem:
         "writing to files that lie on it is ENOSPC",
         f"remove files: braidfs find :/ --target {row.target} --size +1G; "
         "or add targets: new files avoid full ones",
-    )
-
-
-def _draining(status: StatusReply, row: TargetEntry) -> Problem:
-    objects = sum(health.objects for health in status.health if health.target == row.target)
-    return Problem(
-        Severity.NOTE,
-        f"target {row.target} is draining",
-        f"it gets no new files; {objects} objects are on it",
-        f"braidfs find :/ --target {row.target} lists what is on it: copy those files and rename "
-        f"the copies over them; braidfs target set-state up {row.target} ends it",
     )
 
 

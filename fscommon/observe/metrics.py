@@ -127,6 +127,28 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_trash_inodes", _G, "Inodes in the trash, which braidfs_inodes counts too"),
     Metric("braidfs_trash_total", _C, "Names that went to the trash or left it", ("outcome",)),
     Metric("braidfs_targets", _G, "Targets in the cluster map", ("state",)),
+    Metric(
+        "braidfs_files_lacking_replicas", _G, "Files that have fewer replicas than they are to have"
+    ),
+    Metric(
+        "braidfs_files_with_one_replica_left",
+        _G,
+        "Of these, files of which a stripe has one replica left",
+    ),
+    Metric("braidfs_jobs", _G, "Jobs that have something to do, by state", ("kind", "state")),
+    Metric("braidfs_job_bytes_left", _G, "Bytes that jobs still have to copy", ("kind",)),
+    Metric(
+        "braidfs_job_bytes_per_second",
+        _G,
+        "Bytes a second that jobs have copied in the last minute",
+        ("kind",),
+    ),
+    Metric(
+        "braidfs_job_files_failed",
+        _G,
+        "Tries of jobs that came to nothing, and are repeated",
+        ("kind",),
+    ),
     # metaserver that is one of several
     Metric("braidfs_metaserver_active", _G, "1 while it is active, 0 while it stands by"),
     Metric("braidfs_metaserver_standbys", _G, "Standbys that could take over, at the active one"),

@@ -36,7 +36,7 @@ def room_with(status: StatusReply, replicas: int) -> Room:
     total: defaultdict[str, int] = defaultdict(int)
     available: defaultdict[str, int] = defaultdict(int)
     for row in status.map.targets:
-        if row.node in domains:
+        if row.node in domains and row.state != "lost":
             total[domains[row.node]] += row.bytes_total
             available[domains[row.node]] += row.bytes_free if row.state != "draining" else 0
     return Room(replicas, fitting(total.values(), replicas), fitting(available.values(), replicas))

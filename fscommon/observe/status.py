@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from fscommon.observe.health import Problem, overall
+from fscommon.observe.jobs import job_json, job_of, share_done
+from fscommon.observe.problem import Problem, overall
 from fscommon.wire.admin import ClientStatus, NodeStatus, Traffic
 from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.group import JournalStatus, MetaserverStatus
+from fscommon.wire.jobs import JobRow
 from fscommon.wire.messages import StatusReply, TargetEntry
 
 
@@ -37,6 +39,8 @@ def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
             "replicas": reply.replicas,
             "replicas_max": reply.replicas_max,
         },
+        "files": {"lack_replicas": reply.files_lacking, "one_replica_left": reply.files_endangered},
+        "jobs": [job_json(row) for row in reply.jobs],
         "nodes": [node_json(node) for node in reply.nodes],
         "targets": [target_json(reply, row) for row in reply.map.targets],
         "clients": [client_json(client) for client in reply.clients],
@@ -114,6 +118,7 @@ def node_json(node: NodeStatus) -> dict[str, Any]:
 
 def target_json(status: StatusReply, row: TargetEntry) -> dict[str, Any]:
     health = next((one for one in status.health if one.target == row.target), None)
+    job = leaving_job(status, row)
     return {
         "target": row.target,
         "node": row.node,
@@ -127,7 +132,18 @@ def target_json(status: StatusReply, row: TargetEntry) -> dict[str, Any]:
         "files_total": health.files_total if health else 0,
         "files_free": health.files_free if health else 0,
         "incarnation": health.incarnation if health else 0,
+        "job": job.job if job else None,
+        "share_done": share_done(job) if job else None,
     }
+
+
+def leaving_job(status: StatusReply, row: TargetEntry) -> JobRow | None:
+    """The job that takes away what the target has, or makes again what it had."""
+    if row.state == "up":
+        return None
+    kinds = ("rebuild",) if row.state == "lost" else ("drain", "rebuild")
+    found = [job for kind in kinds if (job := job_of(status.jobs, kind, row.target))]
+    return max(found, key=lambda job: job.job, default=None)
 
 
 def node_name(status: StatusReply, node: int) -> str:

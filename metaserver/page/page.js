@@ -120,6 +120,7 @@ function show(seen) {
   say("metaserver", `metaserver ${meta.version}, ${meta.state} for ${duration(meta.uptime_s)}`);
   problems(seen.problems);
   space(seen);
+  jobs(seen.jobs.filter((one) => one.at_work));
   const seconds = span(seen.history.at_s);
   say("span", seconds < 3600 ? `so far ${duration(seconds)}` : "");
   document.getElementById("charts").replaceChildren(
@@ -134,6 +135,16 @@ function space(seen) {
   document.getElementById("used").style.width = `${(share * 100).toFixed(1)}%`;
   say("space", `${size(total - available)} of ${size(total)} are used ` +
       `(${(share * 100).toFixed(0)} %), ${count(inodes)} inodes`);
+}
+
+// A sentence for each job that has something to do.
+function jobs(found) {
+  document.getElementById("jobs").hidden = !found.length;
+  document.getElementById("job-list").replaceChildren(...found.map((one) => {
+    const line = element("li", `${one.sentence}.`, word(one.state));
+    line.prepend(element("strong", `Job ${one.job} `));
+    return line;
+  }));
 }
 
 // Of several metaservers; one that is alone has no journal.
@@ -179,7 +190,7 @@ function tables(seen) {
   ], seen.nodes);
   table("targets", [
     ["target", (r) => r.target], ["server", (r) => r.node_name, "left"],
-    ["state", (r) => r.state, (r) => `left ${word(r.state)}`],
+    ["state", targetState, (r) => `left ${word(r.state)}`],
     ["used", (r) => `${(r.bytes_total ? 100 - r.bytes_free / r.bytes_total * 100 : 0).toFixed(0)} %`],
     ["free", (r) => size(r.bytes_free)], ["size", (r) => size(r.bytes_total)],
     ["objects", (r) => count(r.objects)], ["errors", (r) => count(r.errors)],
@@ -193,6 +204,12 @@ function tables(seen) {
     ["bytes by", (r) => [...new Set(r.paths.map((p) => p.transport.toUpperCase()))].join(", ")],
     ["heard of", (r) => `${duration(r.seconds_since_renewal)} ago`],
   ], seen.clients);
+}
+
+// Of a target that loses its files: how many of their bytes are elsewhere.
+function targetState(target) {
+  const share = target.share_done;
+  return share === null ? target.state : `${target.state} ${Math.floor(share * 100)} %`;
 }
 
 async function refresh() {

@@ -21,7 +21,8 @@ from fscommon.errors import (
 )
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import Layout
-from fscommon.observe.health import CertificateSeen, Severity, overall, problems_of
+from fscommon.observe.health import CertificateSeen, problems_of
+from fscommon.observe.problem import Severity, overall
 from fscommon.observe.rates import Meter
 from fscommon.observe.status import paths_text
 from fscommon.wire.admin import BytesPath, ClientStatus, NodeStatus, TargetHealth, Traffic

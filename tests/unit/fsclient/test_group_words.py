@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fscommon.observe.health import Severity, overall, problems_of, silent_standbys
+from fscommon.observe.health import problems_of, silent_standbys
+from fscommon.observe.problem import Severity, overall
 from fscommon.observe.status import status_json
 from fscommon.wire.group import EngineServer, GroupStatus, JournalStatus, MetaserverStatus
 

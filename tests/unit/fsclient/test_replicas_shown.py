@@ -13,7 +13,8 @@ from fsclient.cli.space import _df_json
 from fsclient.cli.stat import _places, layout_json
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import VACANT, Layout, Replica
-from fscommon.observe.health import Severity, problems_of
+from fscommon.observe.health import problems_of
+from fscommon.observe.problem import Severity
 from fscommon.observe.room import fitting, room_with
 from fscommon.observe.status import node_json
 from fscommon.wire.admin import NodeStatus, Traffic
@@ -118,7 +119,7 @@ def test_room_that_replicas_cannot_use() -> None:
 
 # ---- find ---------------------------------------------------------------------------------------
 
-STATES = {1: "up", 2: "up", 3: "down", 4: "full"}
+STATES = {1: "up", 2: "up", 3: "down", 4: "full", 5: "lost"}
 GONE = 9
 FILE = Attributes(ino=5, mode=0o100644, size=1)
 
@@ -137,6 +138,8 @@ def layout(*targets: int, replicas: int = 2, wanted: int = 0, inline: bytes = b"
         (layout(1, 3), False, False),
         (layout(1, 2, 2, VACANT), True, False),
         (layout(1, GONE), True, False),
+        (layout(1, 5), True, False),
+        (layout(5, 3), True, True),
         (layout(3, VACANT), True, True),
         (layout(GONE, 3), True, True),
         (layout(1, 2, 3, GONE), True, True),

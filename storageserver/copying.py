@@ -13,56 +13,40 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import trio
 
-from fscommon.auth.handshake import HelloFields
 from fscommon.errors import BraidError, FsError, Status
 from fscommon.native_ports import ChunkServer
-from fscommon.net.address import STORAGESERVER_PORT, parse_address
 from fscommon.net.stream import FrameStream
 from fscommon.net.tcp import TcpStream
-from fscommon.net.transport import Transport
 from fscommon.rpc.blocks import BlockCaller
-from fscommon.rpc.caller import Caller, open_caller
+from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import ObjectStat
 from fscommon.tasks import open_tasks
 from fscommon.wire.frame import FrameParser
 from fscommon.wire.objects import ObjectCopied, ObjectCopy
-from storageserver.epochs import Epochs
+from storageserver.care import Care, Pace
+from storageserver.sources import PIECE, Sources
 from storageserver.targets import Targets
 
 COPIES_MAX: Final = 4  # at once; others wait
-PIECE: Final = 1 << 20
 IN_FLIGHT: Final = 8  # pieces of one copy
 FULL: Final = 0.9  # of a target: nothing is copied to one that is fuller
 CHECK_ROOM_EACH: Final = 64 << 20  # bytes
-CONNECT_S: Final = 5.0
 REQUEST_S: Final = 30.0
 _FORMER_MAX: Final = 4096
 
 _Name = tuple[int, int, int]  # target, file id, object number
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """How this server shows itself to others."""
-
-    name: str
-    key: bytes
-    transport: Transport | None = None  # None: TCP
-
-
 class Copying:
-    def __init__(
-        self, native: ChunkServer, targets: Targets, own: Credentials, epochs: Epochs
-    ) -> None:
+    def __init__(self, native: ChunkServer, targets: Targets, sources: Sources, care: Care) -> None:
         self._native = native
         self._targets = targets
-        self._own = own
-        self._epochs = epochs
+        self._sources = sources
+        self._care = care
         self._turns = trio.CapacityLimiter(COPIES_MAX)
         # Connections by which a copy was made that did not end well.
         self._former: dict[_Name, int] = {}
@@ -86,7 +70,8 @@ class Copying:
 
     async def _copy(self, request: ObjectCopy) -> ObjectCopied:
         name = (request.target, request.file_id, request.object)
-        async with self._to_source(request) as reading, self._to_self(name) as writing:
+        opened = self._sources.open(request.source_address)
+        async with opened as reading, self._to_self(name) as writing:
             source = BlockCaller(
                 reading,
                 request.source_target,
@@ -95,22 +80,16 @@ class Copying:
                 timeout_s=REQUEST_S,
             )
             sink = BlockCaller(writing, *name, timeout_s=REQUEST_S)
-            one = _Copy(source, sink, request.epoch, lambda: self._check_room(request.target))
+            one = _Copy(
+                source,
+                sink,
+                request.epoch,
+                self._care.of_target(request.target),
+                lambda: self._check_room(request.target),
+            )
             copied = await one.run(must_exist=request.must_exist)
         self._former.pop(name, None)
         return ObjectCopied(sink.incarnation, source.incarnation, copied)
-
-    @asynccontextmanager
-    async def _to_source(self, request: ObjectCopy) -> AsyncIterator[Caller]:
-        async with open_caller(
-            parse_address(request.source_address, port_default=STORAGESERVER_PORT),
-            key=self._own.key,
-            hello=HelloFields("server", self._own.name, session=self._epochs.newest),
-            timeout_s=CONNECT_S,
-            transport=self._own.transport,
-        ) as caller:
-            caller.take_payloads(PIECE)
-            yield caller
 
     @asynccontextmanager
     async def _to_self(self, name: _Name) -> AsyncIterator[Caller]:
@@ -152,11 +131,17 @@ class _Copy:
     """One copy. check_room(): raises FsError when there is none any more."""
 
     def __init__(
-        self, source: BlockCaller, sink: BlockCaller, epoch: int, check_room: Callable[[], None]
+        self,
+        source: BlockCaller,
+        sink: BlockCaller,
+        epoch: int,
+        pace: Pace,
+        check_room: Callable[[], None],
     ) -> None:
         self._source = source
         self._sink = sink
         self._epoch = epoch
+        self._pace = pace
         self._check_room = check_room
         self._sink_epoch = 0  # while it is written
         self._bytes = 0
@@ -228,10 +213,13 @@ class _Copy:
                 all_of_them.cancel()
 
     async def _move(self, offset: int, length: int) -> None:
-        piece = await self._source.read(offset, length)
-        if len(piece.payload) != length:
-            raise FsError(Status.STALE_TRUNCATE_EPOCH, "the source was cut meanwhile")
-        await self._sink.write(piece, epoch=self._sink_epoch)
+        async with self._pace.piece(length):
+            piece = await self._source.read(offset, length)
+            if len(piece.payload) != length:
+                raise FsError(Status.STALE_TRUNCATE_EPOCH, "the source was cut meanwhile")
+            await self._sink.write(piece, epoch=self._sink_epoch)
+            if self._source.serves_clients:
+                self._pace.source_serves_clients()
         self._bytes += length
         self._end = max(self._end, offset + length)
         self._unchecked += length

@@ -11,6 +11,7 @@ from fscommon.native import Event, EventKind, reap
 from fscommon.native_ports import ChunkServer
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
+from storageserver.damage import Damage
 
 BATCH_MAX: Final = 256
 
@@ -18,8 +19,9 @@ BATCH_MAX: Final = 256
 class NativeEvents:
     """Handles native events: run() in one task; drain() once more after native code has stopped."""
 
-    def __init__(self, native: ChunkServer, log: Log, metrics: Metrics) -> None:
+    def __init__(self, native: ChunkServer, damage: Damage, log: Log, metrics: Metrics) -> None:
         self._native = native
+        self._damage = damage
         self._log = log
         self._metrics = metrics
 
@@ -54,6 +56,7 @@ class NativeEvents:
 
     def _corrupt(self, event: Event) -> None:
         self._metrics.counter("braidfs_corrupt_blocks_total", target=event.token).inc()
+        self._damage.met(event.token, event.ino, event.a)
         self._log.error(
             "block fails its checksum: readers get EIO",
             target=event.token,

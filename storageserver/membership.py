@@ -42,7 +42,9 @@ from fscommon.tasks import open_tasks
 from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.ops import Op
 from fscommon.wire.servers import (
+    DamagedObject,
     DroppedNames,
+    FormerHeartbeat,
     FormerRegister,
     Heartbeat,
     HeartbeatReply,
@@ -51,6 +53,7 @@ from fscommon.wire.servers import (
     TargetDropped,
     TargetReport,
 )
+from storageserver.damage import Damage
 from storageserver.epochs import Epochs
 from storageserver.state import NodeState, StateFile
 from storageserver.tables import Tables
@@ -86,11 +89,13 @@ class Membership:
         metaservers: Metaservers,
         file: StateFile,
         epochs: Epochs,
+        damage: Damage,
         *,
         log: Log,
         metrics: Metrics,
     ) -> None:
         self._epochs = epochs
+        self._damage = damage
         self._metaservers = metaservers
         self._file = file
         self._log = log
@@ -140,7 +145,7 @@ class Membership:
                     self._backoff.reset()
                     async with open_tasks() as tasks:
                         tasks.start_soon(self._hurry_at_the_end_of, caller)
-                        await self._heartbeats(caller, targets, tables)
+                        await self._heartbeats(caller, reply, targets, tables)
                         tasks.cancel_scope.cancel()
             except _PASSING as error:
                 await self._pause(error)
@@ -191,7 +196,7 @@ class Membership:
             while not ended:
                 if _boot_time_ns() - asked_ns > HEARTBEAT_S * 1e9:
                     asked_ns = _boot_time_ns()
-                    beat = Heartbeat(reply.node, targets.reports(), 0, targets.traffic())
+                    beat = FormerHeartbeat(reply.node, targets.reports(), 0, targets.traffic())
                     await self._beat(caller, beat)
                 request = TargetDropped(target, *after)
                 page: DroppedNames = await caller.call(Op.TARGET_DROPPED, request, CALL_TIMEOUT_S)
@@ -205,7 +210,7 @@ class Membership:
             self._log.info("names of objects were dropped", count=count)
         return asked_ns
 
-    async def _beat(self, caller: Caller, request: Heartbeat) -> HeartbeatReply:
+    async def _beat(self, caller: Caller, request: FormerHeartbeat) -> HeartbeatReply:
         try:
             reply: HeartbeatReply = await caller.call(Op.HEARTBEAT, request, CALL_TIMEOUT_S)
         except BaseException:
@@ -215,12 +220,16 @@ class Membership:
         self._epochs.heard(reply.map_epoch)
         return reply
 
-    async def _heartbeats(self, caller: Caller, targets: Targets, tables: Tables) -> None:
+    async def _heartbeats(
+        self, caller: Caller, registered: Registered, targets: Targets, tables: Tables
+    ) -> None:
         """Sends heartbeats until there is something to register, or the lease has run out."""
         while not self._register_again:
-            request = Heartbeat(
+            beat = FormerHeartbeat(
                 tables.node, targets.reports(), tables.session_version, targets.traffic()
             )
+            damaged = self._damage.news() if registered.features else ()
+            request = _with_damage(beat, damaged) if damaged else beat
             asked_ns = _boot_time_ns()
             try:
                 reply = await self._beat(caller, request)
@@ -230,6 +239,7 @@ class Membership:
                 self._log.warning("the metaserver had given this server up", error=error)
                 self._register_again = True
             else:
+                self._damage.told(damaged)
                 if tables.has_lease(_boot_time_ns()):
                     tables.heard(reply, asked_ns)
                 else:
@@ -287,6 +297,10 @@ class Membership:
             features=FEATURE_REPLICAS,
             domain=self._metaservers.domain,
         )
+
+
+def _with_damage(beat: FormerHeartbeat, damaged: tuple[DamagedObject, ...]) -> Heartbeat:
+    return Heartbeat(beat.node, beat.targets, beat.session_version, beat.traffic, damaged)
 
 
 def _boot_time_ns() -> int:

@@ -1,9 +1,11 @@
-"""Requests about whole objects, on connections of purpose "admin": OBJECT_LIST and OBJECT_COPY.
+"""Requests about whole objects, on connections of purpose "admin": OBJECT_LIST, OBJECT_COPY,
+OBJECT_SUM and OBJECT_MEND.
 
 Several requests of a connection are served at once, and end with it.
 """
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from fscommon.errors import FsError, ProtocolError, Status, TransportError
@@ -13,9 +15,11 @@ from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_REPLY
 from fscommon.wire.messages import Failure
-from fscommon.wire.objects import OBJECT_BODIES, ObjectList
+from fscommon.wire.objects import OBJECT_BODIES
+from fscommon.wire.ops import Op
 from storageserver.copying import Copying
 from storageserver.listing import Listing
+from storageserver.scrubbing import Scrubbing
 
 REQUESTS_MAX: Final = 64  # of one connection at once
 _BUSY: Final = FsError(Status.BUSY, f"at most {REQUESTS_MAX} requests of a connection at once")
@@ -23,9 +27,13 @@ _REQUESTS: Final[dict[int, type]] = {int(op): bodies[0] for op, bodies in OBJECT
 
 
 class ObjectRequests:
-    def __init__(self, listing: Listing, copying: Copying) -> None:
-        self._listing = listing
-        self._copying = copying
+    def __init__(self, listing: Listing, copying: Copying, scrubbing: Scrubbing) -> None:
+        self._answers: dict[int, Callable[[Any], Awaitable[Any]]] = {
+            Op.OBJECT_LIST: listing.list,
+            Op.OBJECT_COPY: copying.copy,
+            Op.OBJECT_SUM: scrubbing.sum,
+            Op.OBJECT_MEND: scrubbing.mend,
+        }
 
     async def serve(self, stream: FrameStream) -> None:
         """Answers until the connection ends. Raises ProtocolError, TransportError."""
@@ -41,11 +49,7 @@ class ObjectRequests:
 
     async def _answer(self, stream: FrameStream, frame: Frame, request: Any) -> None:
         try:
-            if isinstance(request, ObjectList):
-                answer: Any = await self._listing.list(request)
-            else:
-                answer = await self._copying.copy(request)
-            said = _reply(frame, encode(answer))
+            said = _reply(frame, encode(await self._answers[frame.header.op](request)))
         except FsError as error:
             said = _refusal(frame, error)
         with contextlib.suppress(TransportError):  # serve() learns of it, too

@@ -29,14 +29,18 @@ from fscommon.net.serve import AcceptLimits, serve
 from fscommon.net.tls import transport_of, watch_certificate
 from fscommon.net.transport import Transport
 from fscommon.service import Service, run_program
+from storageserver.care import Care
 from storageserver.config import StorageServerConfig, buffer_bytes_max
 from storageserver.connections import Connections
-from storageserver.copying import Copying, Credentials
+from storageserver.copying import Copying
+from storageserver.damage import Damage
 from storageserver.epochs import Epochs
 from storageserver.events import NativeEvents
 from storageserver.listing import Listing
 from storageserver.membership import Membership, Metaservers
 from storageserver.object_requests import ObjectRequests
+from storageserver.scrubbing import Scrubbing
+from storageserver.sources import Credentials, Sources
 from storageserver.state import NodeState, StateFile
 from storageserver.tables import Tables
 from storageserver.targets import Targets
@@ -70,24 +74,27 @@ class StorageServer:
         )
         log, metrics = service.log, service.metrics
         self._epochs = Epochs(config.state_directory, log)
+        damage = Damage()
         self._membership = Membership(
-            metaservers, self._file, self._epochs, log=log, metrics=metrics
+            metaservers, self._file, self._epochs, damage, log=log, metrics=metrics
         )
         self._targets = Targets(native, log, metrics)
         self._tables = Tables(native, self._targets)
         self._rails = Rails(native, config.rdma(), log)
         own = Credentials(config.name, self._key, self._transport)
-        copying = Copying(native, self._targets, own, self._epochs)
+        sources, care = Sources(own, self._epochs), Care(native.has_clients)
+        copying = Copying(native, self._targets, sources, care)
+        scrubbing = Scrubbing(native, self._targets, sources, care, metrics)
         self._connections = Connections(
             native,
             self._tables,
             self._membership,
             self._epochs,
-            ObjectRequests(Listing(self._targets.path_of), copying),
+            ObjectRequests(Listing(self._targets.path_of), copying, scrubbing),
             self._rails,
             log,
         )
-        self._events = NativeEvents(native, log, metrics)
+        self._events = NativeEvents(native, damage, log, metrics)
         self._opening = trio.Lock()  # native code opens, starts and stops, one at a time
         self._reloads, self._reloaded = trio.open_memory_channel[None](1)
 

@@ -76,6 +76,11 @@ class Targets:
         known = enumerate(self._paths)
         return next((p for i, p in known if self._native.target_info(i).target == target), None)
 
+    def incarnation_of(self, target: int) -> int | None:
+        """None: this server has no such target."""
+        rows = (self._native.target_info(index) for index in range(len(self._paths)))
+        return next((row.incarnation for row in rows if row.target == target), None)
+
     def part_used(self, target: int) -> float:
         """What part of the target's bytes is in use; 1.0: there is no such target."""
         rows = (self._native.target_info(index) for index in range(len(self._paths)))

@@ -196,6 +196,19 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_target_objects", _G, "Objects on a target", ("target",)),
     Metric("braidfs_target_errors", _G, "I/O and checksum errors of a target", ("target",)),
     Metric("braidfs_corrupt_blocks_total", _C, "Blocks that failed their checksum", ("target",)),
+    Metric("braidfs_scrubbed_bytes_total", _C, "Bytes that scrubs have read", ("target",)),
+    Metric(
+        "braidfs_scrub_damaged_blocks_total", _C, "Damaged blocks that scrubs found", ("target",)
+    ),
+    Metric(
+        "braidfs_mended_blocks_total", _C, "Damaged blocks that were mended in place", ("target",)
+    ),
+    Metric(
+        "braidfs_records_renewed_total",
+        _C,
+        "Damaged record pages that were written again from memory",
+        ("target",),
+    ),
     Metric("braidfs_heartbeats_total", _C, "Heartbeats to the metaserver", ("outcome",)),
     Metric(
         "braidfs_target_device_written_bytes_total",

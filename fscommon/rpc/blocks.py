@@ -48,6 +48,7 @@ class BlockCaller:
         self._names = {"target": target, "file_id": file_id, "stripe_index": number}
         self._timeout_s = timeout_s
         self.incarnation = 0  # 0: nothing was answered yet
+        self.serves_clients = False  # the target had requests of clients when it was last read
 
     async def stat(self) -> ObjectStat | None:
         """None: there is no object."""
@@ -82,6 +83,7 @@ class BlockCaller:
         # The storage server looks at the sums, and reports damage, when it is asked again.
         for flags in (FLAG_MUST_EXIST | FLAG_RAW, FLAG_MUST_EXIST):
             frame = await self._ask(Op.READ, flags=flags, offset=offset, length=length)
+            self.serves_clients = frame.header.epoch != 0
             if len(frame.payload) > length:
                 raise ProtocolError("a READ reply has more bytes than were asked for")
             piece = piece_of(offset, frame.payload)

@@ -1,5 +1,7 @@
 """OBJECT_LIST: what objects a target has. OBJECT_COPY: makes an object from one of another target.
-A storage server answers both on connections of purpose "admin", to whoever has the cluster key.
+OBJECT_SUM: reads an object from its device, and says what it is and what of it is damaged.
+OBJECT_MEND: writes what is damaged again, from another replica. A storage server answers these on
+connections of purpose "admin", to whoever has the cluster key.
 
 The objects of a target lie in 256 directories, which a caller goes through one after the other; all
 objects of a file id are in the same one. Names in a directory have an order, and the caller says
@@ -10,12 +12,13 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fscommon.checksum import xxh3_64
-from fscommon.ranges import U32, U64, Many, Text
+from fscommon.ranges import U32, U64, Many, Text, Token, U64s
 from fscommon.wire.ops import Op
 
 DIRECTORIES: Final = 256
 OBJECTS_MAX: Final = 4096  # of one reply
 END_UNKNOWN: Final = 2**64 - 1
+RANGES_MAX: Final = 1024  # of damage, in one message
 
 
 def directory_of(file_id: int) -> int:
@@ -87,7 +90,64 @@ class ObjectCopied:
     bytes: U64
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectSum:
+    """Has the server read all of an object from its device, and compare it with its sums. It ends
+    when the asking connection does."""
+
+    target: U64
+    file_id: U64
+    object: U32
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSummed:
+    """digest: of the bytes as they were written last, with holes as zeros and without zeros at the
+    end; b"": it is not known, as records of the object are lost, which is not mended where it lies.
+    blocks_damaged: of which the device has other bytes than were written, or none; offsets,
+    lengths: where these are, at most RANGES_MAX ranges. bytes: read from the device.
+    records_renewed: record pages that were damaged and are whole again. incarnation: of the
+    target."""
+
+    length: U64
+    epoch: U32
+    digest: Token
+    blocks_damaged: U64
+    offsets: U64s
+    lengths: U64s
+    bytes: U64
+    records_renewed: U64
+    incarnation: U64
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMend:
+    """Has the server write ranges of an object again, at most RANGES_MAX, with the bytes that the
+    source has: those blocks of them that are damaged, and to which these bytes belong by their
+    sums. source_address and so on: as of OBJECT_COPY."""
+
+    target: U64
+    file_id: U64
+    object: U32
+    offsets: U64s
+    lengths: U64s
+    source_address: Text
+    source_target: U64
+    source_object: U32
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMended:
+    """blocks: that are mended durably. offsets, lengths: ranges of which blocks are left."""
+
+    blocks: U64
+    offsets: U64s
+    lengths: U64s
+
+
 OBJECT_BODIES: Final[dict[Op, tuple[type, type]]] = {
     Op.OBJECT_LIST: (ObjectList, ObjectListing),
     Op.OBJECT_COPY: (ObjectCopy, ObjectCopied),
+    Op.OBJECT_SUM: (ObjectSum, ObjectSummed),
+    Op.OBJECT_MEND: (ObjectMend, ObjectMended),
 }

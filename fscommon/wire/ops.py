@@ -114,7 +114,8 @@ class Op(IntEnum):
     JOB_LIST = 233
     JOB_SET = 234
     TARGET_REMOVE = 235
-    # 236 to 239: OBJECT_SUM and OBJECT_MEND of a storage server, SCRUB and SCRUB_LIST.
+    OBJECT_SUM = 236  # of a storage server
+    OBJECT_MEND = 237  # of a storage server
     FSCK_NAMES = 240
     FSCK_SLOTS = 241
     FSCK_DROP = 242
@@ -233,6 +234,8 @@ SPECS: dict[Op, Spec] = {
     Op.FSCK_NAMES: _SAFE,
     Op.FSCK_SLOTS: _SAFE,
     Op.FSCK_DROP: _SAFE,
+    Op.OBJECT_SUM: _SAFE,
+    Op.OBJECT_MEND: _SAFE,
 }
 
 # Mutations whose reply also registers the inode that they created as open.

@@ -8,6 +8,7 @@ from fscommon.wire.admin import NO_TRAFFIC, Traffic
 from fscommon.wire.ops import Op
 
 DROPPED_MAX: Final = 4096  # names in one DroppedNames
+DAMAGED_MAX: Final = 64  # objects in one Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,26 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class DamagedObject:
+    target: U64
+    file_id: U64
+    object: U32
+
+
+@dataclass(frozen=True, slots=True)
+class FormerHeartbeat:
     node: U64
     targets: Annotated[tuple[TargetReport, ...], Many]
     session_version: U64  # version of the session table that this node has; 0: none
     traffic: Traffic = NO_TRAFFIC
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(FormerHeartbeat):
+    """damaged: objects of which a reader has met damage since the last heartbeat, at most
+    DAMAGED_MAX. A metaserver that states no features takes a FormerHeartbeat."""
+
+    damaged: Annotated[tuple[DamagedObject, ...], Many] = ()
 
 
 @dataclass(frozen=True, slots=True)

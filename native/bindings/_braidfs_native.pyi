@@ -76,6 +76,41 @@ class TargetRow:
     @property
     def files_free(self) -> int: ...
 
+class ExaminedRow:
+    """
+    What a group of an object's blocks is on the device; status: 0, or why it is not known; ended: the object has no such group or later one; records_lost: with ended of the whole object; sums: of blocks that are not zeros, for each its number and its recorded sum, both u64; damaged: numbers of blocks.
+    """
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def records_lost(self) -> bool: ...
+
+    @property
+    def records_renewed(self) -> int: ...
+
+    @property
+    def bytes_read(self) -> int: ...
+
+    @property
+    def sums(self) -> bytes: ...
+
+    @property
+    def damaged(self) -> list[int]: ...
+
 class ChunkServer:
     """The data plane of one storage server."""
 
@@ -95,9 +130,6 @@ class ChunkServer:
     def rdma_check(self) -> list[int]:
         """The rails whose device has failed."""
 
-    def io_engine(self) -> str:
-        """How it reads and writes: uring or syscall."""
-
     def target_open(self, path: str, *, cluster: bytes, uuid: bytes, capacity_bytes: int, create: bool) -> int:
         """
         Opens a target, or makes it, also while the server serves. Returns its local index. Raises OSError, ValueError.
@@ -115,6 +147,22 @@ class ChunkServer:
         """
         From now on no client is served for these names of objects. Raises ValueError if there is no such target, or if it has too many.
         """
+
+    def has_clients(self, target: int) -> bool:
+        """Whether clients have asked for something of the target a moment ago."""
+
+    def examine(self, target: int, file_id: int, object: int, group: int) -> ExaminedRow:
+        """
+        Compares the bytes of the object's first group with data from this one on with their sums, past the page cache. Blocks.
+        """
+
+    def mend(self, target: int, file_id: int, object: int, block: int, bytes: bytes) -> tuple[int, int, int]:
+        """
+        Writes these bytes to those of the blocks from this one on that are damaged and had these bytes. Returns the status, and how many blocks were mended, and how many are damaged still. Blocks.
+        """
+
+    def io_engine(self) -> str:
+        """How it reads and writes: uring or syscall."""
 
     def start(self) -> None:
         """Begins to serve."""

@@ -16,6 +16,7 @@
 
 #include "rdma.h"
 #include "server/chunk_server.h"
+#include "server/low_priority.h"
 #include "tls.h"
 
 namespace nb = nanobind;
@@ -150,6 +151,58 @@ void drop_names(ChunkServer& server, uint32_t target, const std::vector<uint64_t
   if (!taken) throw nb::value_error("there is no such target, or it has too many dropped names");
 }
 
+nb::list to_list(std::span<const uint64_t> numbers) {
+  nb::list result;
+  for (const uint64_t number : numbers) result.append(number);
+  return result;
+}
+
+struct ExaminedRow {
+  int status;
+  uint64_t length;
+  uint32_t epoch;
+  uint32_t group;
+  bool ended;
+  bool records_lost;
+  uint32_t records_renewed;
+  uint64_t bytes_read;
+  nb::bytes sums;
+  nb::list damaged;
+};
+
+ExaminedRow examine(ChunkServer& server, uint32_t target, uint64_t file_id, uint32_t object,
+                    uint32_t group) {
+  braidfs::store::Examined found;
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    const braidfs::server::LowPriority low;
+    status = server.examine(target, {file_id, object}, group, found);
+  }
+  return {static_cast<int>(status),
+          found.length,
+          found.epoch,
+          found.group,
+          found.ended,
+          found.records_lost,
+          found.records_renewed,
+          found.bytes,
+          to_bytes(std::as_bytes(std::span(found.sums))),
+          to_list(found.damaged)};
+}
+
+nb::tuple mend(ChunkServer& server, uint32_t target, uint64_t file_id, uint32_t object,
+               uint64_t block, const nb::bytes& bytes) {
+  braidfs::store::Mended mended;
+  Status status;
+  {
+    const std::span<const std::byte> read = view(bytes);
+    const nb::gil_scoped_release released;
+    status = server.mend(target, {file_id, object}, block, read, mended);
+  }
+  return nb::make_tuple(static_cast<int>(status), mended.mended, mended.left);
+}
+
 int rdma_open(ChunkServer& server, const std::string& device, uint8_t port, uint8_t gid_index,
               uint32_t memory_mib) {
   std::string reason;
@@ -230,19 +283,27 @@ void bind_target_row(nb::module_& module) {
       .def_ro("files_free", &TargetRow::files_free);
 }
 
-}  // namespace
+void bind_examined_row(nb::module_& module) {
+  nb::class_<ExaminedRow>(module, "ExaminedRow",
+                          "What a group of an object's blocks is on the device; status: 0, or why "
+                          "it is not known; ended: the object has no such group or later one; "
+                          "records_lost: with ended of the whole object; sums: of blocks that are "
+                          "not zeros, for each its number and its recorded sum, both u64; damaged: "
+                          "numbers of blocks.")
+      .def_ro("status", &ExaminedRow::status)
+      .def_ro("length", &ExaminedRow::length)
+      .def_ro("epoch", &ExaminedRow::epoch)
+      .def_ro("group", &ExaminedRow::group)
+      .def_ro("ended", &ExaminedRow::ended)
+      .def_ro("records_lost", &ExaminedRow::records_lost)
+      .def_ro("records_renewed", &ExaminedRow::records_renewed)
+      .def_ro("bytes_read", &ExaminedRow::bytes_read)
+      .def_ro("sums", &ExaminedRow::sums)
+      .def_ro("damaged", &ExaminedRow::damaged, nb::sig("def damaged(self) -> list[int]"));
+}
 
-void bind_server(nb::module_& module) {
-  bind_target_row(module);
-  nb::class_<ChunkServer> type(module, "ChunkServer", "The data plane of one storage server.");
-  braidfs::bindings::bind_rdma(type);
-  type.def(nb::new_(&make_server), nb::kw_only(), "lane_count"_a, "io"_a, "busy_poll_us"_a = 0,
-           "target_count"_a = 1, "fetched_bytes_max"_a = uint64_t{1} << 30,
-           "buffer_bytes_max"_a = uint64_t{512} << 20)
-      .def(
-          "io_engine", [](ChunkServer& server) { return std::string(server.io_engine()); },
-          "How it reads and writes: uring or syscall.")
-      .def("target_open", &target_open, "path"_a, nb::kw_only(), "cluster"_a, "uuid"_a,
+void bind_targets(nb::class_<ChunkServer>& type) {
+  type.def("target_open", &target_open, "path"_a, nb::kw_only(), "cluster"_a, "uuid"_a,
            "capacity_bytes"_a, "create"_a,
            "Opens a target, or makes it, also while the server serves. Returns its local index. "
            "Raises OSError, ValueError.")
@@ -252,7 +313,38 @@ void bind_server(nb::module_& module) {
            "What a target is and has. Raises ValueError if there is no such target.")
       .def("drop_names", &drop_names, "target"_a, "file_ids"_a, "objects"_a,
            "From now on no client is served for these names of objects. Raises ValueError if there "
-           "is no such target, or if it has too many.")
+           "is no such target, or if it has too many.");
+}
+
+void bind_scrub(nb::class_<ChunkServer>& type) {
+  type.def("has_clients", &ChunkServer::has_clients, "target"_a,
+           "Whether clients have asked for something of the target a moment ago.")
+      .def("examine", &examine, "target"_a, "file_id"_a, "object"_a, "group"_a,
+           "Compares the bytes of the object's first group with data from this one on with their "
+           "sums, past the page cache. Blocks.")
+      .def("mend", &mend, "target"_a, "file_id"_a, "object"_a, "block"_a, "bytes"_a,
+           nb::sig("def mend(self, target: int, file_id: int, object: int, block: int, "
+                   "bytes: bytes) -> tuple[int, int, int]"),
+           "Writes these bytes to those of the blocks from this one on that are damaged and had "
+           "these bytes. Returns the status, and how many blocks were mended, and how many are "
+           "damaged still. Blocks.");
+}
+
+}  // namespace
+
+void bind_server(nb::module_& module) {
+  bind_target_row(module);
+  bind_examined_row(module);
+  nb::class_<ChunkServer> type(module, "ChunkServer", "The data plane of one storage server.");
+  braidfs::bindings::bind_rdma(type);
+  bind_targets(type);
+  bind_scrub(type);
+  type.def(nb::new_(&make_server), nb::kw_only(), "lane_count"_a, "io"_a, "busy_poll_us"_a = 0,
+           "target_count"_a = 1, "fetched_bytes_max"_a = uint64_t{1} << 30,
+           "buffer_bytes_max"_a = uint64_t{512} << 20)
+      .def(
+          "io_engine", [](ChunkServer& server) { return std::string(server.io_engine()); },
+          "How it reads and writes: uring or syscall.")
       .def("start", &ChunkServer::start, ReleaseGil(), "Begins to serve.")
       .def("stop", &ChunkServer::stop, "deadline_ms"_a, ReleaseGil(),
            "Finishes, syncs everything and marks the targets clean.")

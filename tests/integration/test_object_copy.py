@@ -2,43 +2,36 @@
 read, with the copying server killed in the middle.
 """
 
-import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import pytest
 import trio
 
-from fscommon.auth.handshake import HelloFields
-from fscommon.auth.key import load_key
 from fscommon.errors import FsError, Status, TransportError
-from fscommon.limits import GENERATION_SHIFT
 from fscommon.rpc.blocks import BlockCaller, piece_of
-from fscommon.rpc.caller import Caller, open_caller
+from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
 from fscommon.tasks import open_tasks
-from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.objects import ObjectCopied, ObjectCopy
 from fscommon.wire.ops import Op
 from tests.cluster.cluster import Cluster
+from tests.cluster.objects import (
+    EPOCH,
+    FILE,
+    MIB,
+    PATIENCE_S,
+    SETTINGS,
+    Nodes,
+    Source,
+    nodes_of,
+    read_all,
+)
 from tests.cluster.plan import Settings, make_plan
-from tests.cluster.process import Program
 from tests.unit.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.trio]
-MIB = 1 << 20
-FILE = 1 << 40  # no file of the cluster has this id
-PATIENCE_S = 30.0
-EPOCH = 5
-
-
-SETTINGS: Final[Settings] = {
-    "storageserver": {"target.capacity_bytes": "1 GiB"},  # however full the disk is
-    "storageserver-2": {"domain": "another rack"},
-}
 
 
 @pytest.fixture
@@ -57,92 +50,9 @@ def servers(localdir: Path, settings: Settings) -> Iterator[Cluster]:
         cluster.stop_servers()
 
 
-class Nodes:
-    """The source's target and server, and those of the copy."""
-
-    def __init__(self, cluster: Cluster, rows: dict[str, int]) -> None:
-        plans = cluster.plan.storageservers
-        self.key = load_key(cluster.plan.key_file)
-        self.source, self.sink = (f"127.0.0.1:{plan.port}" for plan in plans)
-        self.source_target, self.sink_target = rows[self.source], rows[self.sink]
-        self.program: Program = cluster.storageservers[1]
-        self.folder = cluster.plan.state / "targets"
-
-    def object(self, generation: int, stripe: int = 3) -> int:
-        return stripe | generation << GENERATION_SHIFT
-
-    def request(self, generation: int, epoch: int = EPOCH) -> ObjectCopy:
-        new = self.object(generation)
-        return ObjectCopy(
-            self.sink_target, FILE, new, epoch, self.source, self.source_target, self.object(0)
-        )
-
-    async def copy(self, request: ObjectCopy) -> ObjectCopied:
-        async with self.calling(self.sink, "admin") as caller:
-            copied: ObjectCopied = await caller.call(Op.OBJECT_COPY, request, PATIENCE_S)
-            return copied
-
-    @asynccontextmanager
-    async def calling(self, address: str, purpose: str = "server") -> AsyncIterator[Caller]:
-        async with open_caller(
-            address, key=self.key, hello=HelloFields(purpose, "test"), timeout_s=PATIENCE_S
-        ) as caller:
-            caller.take_payloads(MIB)
-            yield caller
-
-
 @pytest.fixture
 async def nodes(servers: Cluster) -> Nodes:
-    key = load_key(servers.plan.key_file)
-    hello = HelloFields("admin", "test")
-    address = servers.plan.metaserver_address
-    async with open_caller(address, key=key, hello=hello, timeout_s=PATIENCE_S) as caller:
-        status: StatusReply = await caller.call(Op.STATUS, Empty(), PATIENCE_S)
-    return Nodes(servers, {row.address: row.target for row in status.map.targets})
-
-
-class Source:
-    """Bytes of the source, with holes."""
-
-    def __init__(self, seed: int, length: int) -> None:
-        self.length = length
-        rng = random.Random(seed)
-        self.extents: list[tuple[int, bytes]] = []
-        at = 0
-        while at < length:
-            at += rng.choice((0, 1, 2, 40, 300)) * 4096
-            count = min(rng.choice((1, 3, 256, 700)) * 4096, length - at)
-            if count > 0:
-                self.extents.append((at, rng.randbytes(count)))
-            at += max(count, 0) + 4096
-
-    def image(self) -> bytearray:
-        image = bytearray(self.length)
-        for offset, content in self.extents:
-            image[offset : offset + len(content)] = content
-        return image
-
-    def count(self) -> int:
-        return sum(len(content) for _, content in self.extents)
-
-    async def write(self, caller: Caller, target: int, number: int) -> None:
-        data = DataCaller(caller)
-        await data.truncate(
-            target, FILE, number, length=self.length, epoch=2, must_exist=False, timeout_s=30
-        )
-        blocks = BlockCaller(caller, target, FILE, number, timeout_s=PATIENCE_S)
-        for offset, content in self.extents:
-            for at in range(0, len(content), MIB):
-                await blocks.write(piece_of(offset + at, content[at : at + MIB]), epoch=2)
-        await blocks.sync(epoch=2)
-
-
-async def read_all(caller: Caller, target: int, number: int, length: int) -> bytearray:
-    blocks = BlockCaller(caller, target, FILE, number, timeout_s=PATIENCE_S)
-    image = bytearray()
-    for offset in range(0, length, MIB):
-        image += (await blocks.read(offset, min(MIB, length - offset))).payload
-    return image
+    return await nodes_of(servers)
 
 
 async def extents_of(caller: Caller, target: int, number: int) -> list[tuple[int, int]]:
@@ -158,7 +68,7 @@ async def extents_of(caller: Caller, target: int, number: int) -> list[tuple[int
 async def check_copy(nodes: Nodes, source: Source, number: int) -> None:
     async with nodes.calling(nodes.source) as old, nodes.calling(nodes.sink) as new:
         assert await read_all(new, nodes.sink_target, number, source.length) == source.image()
-        holes = await extents_of(old, nodes.source_target, nodes.object(0))
+        holes = await extents_of(old, nodes.source_target, nodes.number(0))
         assert await extents_of(new, nodes.sink_target, number) == holes
         stat = await DataCaller(new).stat(nodes.sink_target, FILE, number, timeout_s=30)
         assert (stat.length, stat.truncate_epoch) == (source.length, EPOCH)
@@ -168,29 +78,29 @@ async def check_copy(nodes: Nodes, source: Source, number: int) -> None:
 async def test_a_copy_has_the_bytes_and_the_holes(nodes: Nodes, length: int) -> None:
     source = Source(1, length)
     async with nodes.calling(nodes.source) as caller, open_tasks() as tasks:
-        await source.write(caller, nodes.source_target, nodes.object(0))
+        await source.write(caller, nodes.source_target, nodes.number(0))
         image = source.image()
 
         async def read_on() -> None:
             while True:
                 target = nodes.source_target
-                assert await read_all(caller, target, nodes.object(0), length) == image
+                assert await read_all(caller, target, nodes.number(0), length) == image
 
         tasks.start_soon(read_on)
         copied = await nodes.copy(nodes.request(1))
         tasks.cancel_scope.cancel()
     assert copied == ObjectCopied(1, 1, source.count())
-    await check_copy(nodes, source, nodes.object(1))
+    await check_copy(nodes, source, nodes.number(1))
     nodes.program.kill()
     nodes.program.start()
-    await check_copy(nodes, source, nodes.object(1))
+    await check_copy(nodes, source, nodes.number(1))
 
 
 @pytest.mark.expects_warnings
 async def test_a_copier_that_is_killed_repeats(nodes: Nodes) -> None:
     source = Source(2, 96 * MIB)
     async with nodes.calling(nodes.source) as caller:
-        await source.write(caller, nodes.source_target, nodes.object(0))
+        await source.write(caller, nodes.source_target, nodes.number(0))
     for _ in range(3):
         async with open_tasks() as tasks:
 
@@ -199,13 +109,13 @@ async def test_a_copier_that_is_killed_repeats(nodes: Nodes) -> None:
                     await nodes.copy(nodes.request(1))
 
             tasks.start_soon(be_killed)
-            await eventually(lambda: object_bytes(nodes, nodes.object(1)) > 8 * MIB)
+            await eventually(lambda: object_bytes(nodes, nodes.number(1)) > 8 * MIB)
             nodes.program.kill()
         nodes.program.start()
     assert (await nodes.copy(nodes.request(1))).bytes == source.count()
-    await check_copy(nodes, source, nodes.object(1))
+    await check_copy(nodes, source, nodes.number(1))
     assert (await nodes.copy(nodes.request(1))).bytes == source.count(), "again"
-    await check_copy(nodes, source, nodes.object(1))
+    await check_copy(nodes, source, nodes.number(1))
 
 
 def object_bytes(nodes: Nodes, number: int) -> int:
@@ -218,19 +128,19 @@ def object_bytes(nodes: Nodes, number: int) -> int:
 async def test_a_copy_ends_with_the_connection_that_asked(nodes: Nodes) -> None:
     source = Source(3, 64 * MIB)
     async with nodes.calling(nodes.source) as caller:
-        await source.write(caller, nodes.source_target, nodes.object(0))
+        await source.write(caller, nodes.source_target, nodes.number(0))
     for _ in range(5):
         with trio.move_on_after(PATIENCE_S):
             async with nodes.calling(nodes.sink, "admin") as caller, open_tasks() as tasks:
                 tasks.start_soon(caller.call, Op.OBJECT_COPY, nodes.request(1), PATIENCE_S)
-                await eventually(lambda: object_bytes(nodes, nodes.object(1)) > 0)
+                await eventually(lambda: object_bytes(nodes, nodes.number(1)) > 0)
                 tasks.cancel_scope.cancel()
     async with nodes.calling(nodes.sink) as caller:
         data = DataCaller(caller)
-        stat = await data.stat(nodes.sink_target, FILE, nodes.object(1), timeout_s=30)
+        stat = await data.stat(nodes.sink_target, FILE, nodes.number(1), timeout_s=30)
         assert stat.truncate_epoch == 0, "none of them came to its end"
     await nodes.copy(nodes.request(1))
-    await check_copy(nodes, source, nodes.object(1))
+    await check_copy(nodes, source, nodes.number(1))
 
 
 async def refused(nodes: Nodes, request: ObjectCopy) -> FsError:
@@ -244,20 +154,20 @@ async def test_what_cannot_be_copied(nodes: Nodes) -> None:
     lost = replace(nodes.request(1), must_exist=True)
     assert (await refused(nodes, lost)).status is Status.NO_OBJECT
     async with nodes.calling(nodes.source) as old, nodes.calling(nodes.sink) as new:
-        await source.write(old, nodes.source_target, nodes.object(0))
+        await source.write(old, nodes.source_target, nodes.number(0))
         assert (await refused(nodes, nodes.request(1, epoch=1))).status is (
             Status.STALE_TRUNCATE_EPOCH
         )
         data = DataCaller(new)
-        await data.delete(nodes.sink_target, FILE, nodes.object(1), timeout_s=30)
+        await data.delete(nodes.sink_target, FILE, nodes.number(1), timeout_s=30)
         assert (await refused(nodes, nodes.request(1))).status is Status.DROPPED
-        await data.drop_names(nodes.sink_target, [(FILE, nodes.object(2))], timeout_s=30)
+        await data.drop_names(nodes.sink_target, [(FILE, nodes.number(2))], timeout_s=30)
         assert (await refused(nodes, nodes.request(2))).status is Status.DROPPED
-        number = nodes.object(3)
+        number = nodes.number(3)
         await data.raise_epoch(nodes.sink_target, FILE, number, epoch=EPOCH + 1, timeout_s=30)
         assert (await refused(nodes, nodes.request(3))).status is Status.STALE_TRUNCATE_EPOCH
         await DataCaller(old).drop_names(
-            nodes.source_target, [(FILE, nodes.object(0))], timeout_s=30
+            nodes.source_target, [(FILE, nodes.number(0))], timeout_s=30
         )
         assert (await refused(nodes, nodes.request(4))).status is Status.DROPPED
     request = nodes.request(5)
@@ -272,7 +182,7 @@ async def test_a_copy_of_a_hole_is_an_empty_object(nodes: Nodes) -> None:
     assert (copied.bytes, copied.source_incarnation) == (0, 1)
     async with nodes.calling(nodes.sink) as caller:
         found = await DataCaller(caller).stat(
-            nodes.sink_target, FILE, nodes.object(1), timeout_s=PATIENCE_S
+            nodes.sink_target, FILE, nodes.number(1), timeout_s=PATIENCE_S
         )
     assert (found.length, found.truncate_epoch) == (0, EPOCH)
 
@@ -284,14 +194,14 @@ async def test_a_copy_of_a_hole_is_an_empty_object(nodes: Nodes) -> None:
 async def test_nothing_is_copied_to_a_target_that_is_full(nodes: Nodes) -> None:
     source = Source(5, 100 * MIB)
     async with nodes.calling(nodes.source) as old, nodes.calling(nodes.sink) as new:
-        await source.write(old, nodes.source_target, nodes.object(0))
+        await source.write(old, nodes.source_target, nodes.number(0))
         await nodes.copy(nodes.request(1))
         error = await refused(nodes, nodes.request(2))
         assert error.status is Status.ENOSPC and "has no room" in error.message
         piece = piece_of(0, bytes(MIB))
         blocks = BlockCaller(new, nodes.sink_target, FILE + 1, 0, timeout_s=PATIENCE_S)
         data = DataCaller(new)
-        await data.delete(nodes.sink_target, FILE, nodes.object(2), timeout_s=PATIENCE_S)
+        await data.delete(nodes.sink_target, FILE, nodes.number(2), timeout_s=PATIENCE_S)
         for at in range(0, 100 * MIB, MIB):
             try:
                 await blocks.write(replace(piece, offset=at), epoch=0)
@@ -300,6 +210,6 @@ async def test_nothing_is_copied_to_a_target_that_is_full(nodes: Nodes) -> None:
         error = await refused(nodes, nodes.request(3))
         assert error.status is Status.ENOSPC and "nothing is copied to one beyond 90%" in str(error)
         await data.delete(nodes.sink_target, FILE + 1, 0, timeout_s=PATIENCE_S)
-        await data.delete(nodes.sink_target, FILE, nodes.object(1), timeout_s=PATIENCE_S)
+        await data.delete(nodes.sink_target, FILE, nodes.number(1), timeout_s=PATIENCE_S)
     await nodes.copy(nodes.request(3))
-    await check_copy(nodes, source, nodes.object(3))
+    await check_copy(nodes, source, nodes.number(3))

@@ -146,6 +146,34 @@ bool ChunkServer::target_figures(size_t index, store::StoreFigures& figures) {
   return true;
 }
 
+bool ChunkServer::has_clients(uint32_t target) const {
+  const TargetTable::Entry* const entry = services_.targets.entry_of(target);
+  return entry != nullptr && entry->clients.was_within(kClientsPresent, Clock::now());
+}
+
+Status ChunkServer::store_of(uint32_t target, store::ObjectId object, store::ChunkStore*& store) {
+  const TargetTable::Entry* const entry = services_.targets.entry_of(target);
+  if (entry == nullptr || entry->store == nullptr) return Status::kNoTarget;
+  store = entry->store.get();
+  return entry->dropped.has(object) ? Status::kDropped : Status::kOk;
+}
+
+Status ChunkServer::examine(uint32_t target, store::ObjectId object, uint32_t group,
+                            store::Examined& found) {
+  const std::shared_lock lock(long_calls_mu_);
+  store::ChunkStore* store = nullptr;
+  const Status status = store_of(target, object, store);
+  return status == Status::kOk ? store->examine(object, group, found) : status;
+}
+
+Status ChunkServer::mend(uint32_t target, store::ObjectId object, uint64_t block,
+                         std::span<const std::byte> bytes, store::Mended& mended) {
+  const std::shared_lock lock(long_calls_mu_);
+  store::ChunkStore* store = nullptr;
+  const Status status = store_of(target, object, store);
+  return status == Status::kOk ? store->mend(object, block, bytes, mended) : status;
+}
+
 void ChunkServer::start() {
   Phase expected = Phase::kNew;
   if (!phase_.compare_exchange_strong(expected, Phase::kRunning)) return;
@@ -198,7 +226,7 @@ void ChunkServer::stop(uint32_t deadline_ms) {
 
 // The stores are closed, not only stopped: another process may open the directories from now on.
 void ChunkServer::stop_targets() {
-  const std::scoped_lock lock(targets_mu_);
+  const std::scoped_lock lock(targets_mu_, long_calls_mu_);
   for (size_t index = 0; index < services_.targets.count(); ++index) {
     auto& entry = services_.targets.at(index);
     const Status status = entry.store->stop();

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -83,6 +84,13 @@ class ChunkServer {
   // or it has too many names.
   bool drop_names(uint32_t target, std::span<const store::ObjectId> names);
 
+  // Whether clients have asked for something of the target, or got it, a moment ago.
+  bool has_clients(uint32_t target) const;
+  // As the store's. kNoTarget; kDropped. Blocking.
+  Status examine(uint32_t target, store::ObjectId object, uint32_t group, store::Examined& found);
+  Status mend(uint32_t target, store::ObjectId object, uint64_t block,
+              std::span<const std::byte> bytes, store::Mended& mended);
+
   void start();
   void stop(uint32_t deadline_ms);
 
@@ -127,6 +135,8 @@ class ChunkServer {
   bool wait_for_connections(uint32_t deadline_ms) const;
   void stop_targets();
   store::ChunkStore* store_at(size_t index);  // targets_mu_ is held
+  // long_calls_mu_ is held
+  Status store_of(uint32_t target, store::ObjectId object, store::ChunkStore*& store);
   void count_lanes(std::map<std::string, uint64_t>& sums);
 
   enum class Phase : uint8_t { kNew, kRunning, kStopped };
@@ -141,7 +151,8 @@ class ChunkServer {
   std::vector<std::unique_ptr<Lane>> lanes_;
   // Guards the stores against their end in stop(); the lanes end before that.
   std::mutex targets_mu_;
-  std::mutex mu_;  // guards lanes_ against its end in stop()
+  std::shared_mutex long_calls_mu_;  // the same, for calls that last long
+  std::mutex mu_;                    // guards lanes_ against its end in stop()
 };
 
 }  // namespace braidfs::server

@@ -302,6 +302,8 @@ void Connection::reply(std::shared_ptr<Request> request) {
     if (static_cast<Op>(header.op) == Op::kRead) {
       out.header.flags |= kFlagSums;
       out.header.length = done.payload_length();
+      if (purpose_ == Purpose::kServer && done.clients != nullptr)
+        out.header.epoch = done.clients->was_within(kClientsPresent, lane_.loop().now()) ? 1 : 0;
       out.body = std::as_bytes(std::span(done.sums));
       out.files = done.lent.parts;
       out.payload = done.payload;

@@ -211,6 +211,8 @@ void Lane::finish(std::shared_ptr<Request> request) {
   }
   if (request->status == Status::kCorrupt) add(counters_.corrupt_blocks);
   auto& connection = *request->connection;
+  if (request->clients != nullptr && connection.purpose() == Purpose::kData)
+    request->clients->is(loop_.now());
   connection.reply(std::move(request));
 }
 

@@ -239,6 +239,8 @@ void Operations::execute(std::shared_ptr<Request> request) {
   if (auto* const entry = services_.targets.entry_of(request->header.target); entry != nullptr) {
     request->store = entry->store.get();
     request->dropped = &entry->dropped;
+    request->clients = &entry->clients;
+    if (request->connection->purpose() == Purpose::kData) entry->clients.is(lane_.loop().now());
     request->incarnation = request->store->incarnation();
   }
   if (request->op() == Op::kCopy) {

@@ -16,7 +16,7 @@
 #include "braidfs/frame.h"
 #include "core/clock.h"
 #include "server/buffer_pool.h"
-#include "server/dropped_names.h"
+#include "server/target_table.h"
 #include "store/chunk_store.h"
 
 namespace braidfs::server {
@@ -49,6 +49,7 @@ struct Request {
 
   store::ChunkStore* store = nullptr;
   DroppedNames* dropped = nullptr;       // of its target
+  ClientTime* clients = nullptr;         // of its target
   CopySource source;                     // of a COPY
   std::vector<store::ObjectId> objects;  // of a DELETE_ALL
   store::ChunkStore* source_store = nullptr;

@@ -148,7 +148,9 @@ class StoreBody {
   Status punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t epoch);
   Status stat(ObjectId id, ObjectFigures& figures);
   Status seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole,
-              SeekResult& result);  // seek.cpp
+              SeekResult& result);                               // seek.cpp
+  Status examine(ObjectId id, uint32_t group, Examined& found);  // examine.cpp
+  Status mend(ObjectId id, uint64_t block, std::span<const std::byte> bytes, Mended& mended);
   void remove_all(std::span<const ObjectId> ids, std::span<Status> statuses);
   Status sync_older_than(Clock::duration age);
 
@@ -160,7 +162,8 @@ class StoreBody {
   using Guard = std::unique_lock<std::mutex>;
 
   // records.cpp; for all of these the caller holds object.mu
-  Status open_object(Object& object, Wait wait);
+  Status load_object(Object& object, Wait wait);
+  Status open_object(Object& object, Wait wait);  // kCorrupt, and reported, if it is damaged
   Status load_group(Object& object, uint32_t index, Wait wait, std::shared_ptr<Group>& group);
   Status load_pieces(Object& object, std::vector<GroupPiece>& pieces, Wait wait);
   Status file_of(Object& object, std::shared_ptr<File>& file, Wait wait = Wait::kYes);
@@ -219,6 +222,15 @@ class StoreBody {
   Status verify_block(ReadState& state, size_t index);
   Status finish_block(ReadState& state, size_t index, uint64_t& sum);
   bool may_lend(const ReadState& state) const;
+
+  // examine.cpp
+  Status look_at(Object& object, uint32_t group, Examined& found, std::vector<BlockView>& views);
+  Status group_on_disk(Object& object, uint32_t index, std::shared_ptr<Group>& group);
+  Status look_again(Object& object, File& file, uint64_t block, bool& damaged);
+  Status open_past_cache(Object& object, std::shared_ptr<File>& file);
+  Status renew_records(const ObjectPointer& object, File& file, Examined& found);
+  Status mend_locked(Object& object, std::span<const GroupPiece> pieces,
+                     std::span<const std::byte> bytes, Mended& mended);
 
   // durable.cpp
   struct Flush;  // the part of a sync that concerns one object

@@ -324,6 +324,13 @@ Status ChunkStore::seek(ObjectId object, uint32_t epoch, uint64_t offset, bool h
                         SeekResult& result) {
   return body_->seek(object, epoch, offset, hole, result);
 }
+Status ChunkStore::examine(ObjectId object, uint32_t group, Examined& found) {
+  return body_->examine(object, group, found);
+}
+Status ChunkStore::mend(ObjectId object, uint64_t block, std::span<const std::byte> bytes,
+                        Mended& mended) {
+  return body_->mend(object, block, bytes, mended);
+}
 Status ChunkStore::remove(ObjectId object) {
   Status status = Status::kOk;
   body_->remove_all({&object, 1}, {&status, 1});

@@ -15,9 +15,9 @@
 // Wait::kNo only. kBusy after Wait::kYes means that the log stayed full for
 // StoreConfig::wait_ms_max; nothing was done, and the client may retry.
 //
-// Threads: ANY THREAD. sync, truncate, raise_epoch, punch, seek, remove, checkpoint and stop block,
-// so they are for worker threads only. Not here: sockets, capabilities, sessions, verification of
-// the sums on the wire (server/).
+// Threads: ANY THREAD. sync, truncate, raise_epoch, punch, seek, examine, mend, remove, checkpoint
+// and stop block, so they are for worker threads only. Not here: sockets, capabilities, sessions,
+// verification of the sums on the wire (server/).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -102,6 +102,11 @@ class ChunkStore {
   // Finds the first byte at or behind offset that is data or (hole) that is not; kNoObject,
   // kStaleTruncateEpoch.
   Status seek(ObjectId object, uint32_t epoch, uint64_t offset, bool hole, SeekResult& result);
+  // Examines the first group with data from `group` on; kNoObject. The page cache is not used.
+  Status examine(ObjectId object, uint32_t group, Examined& found);
+  // Writes these bytes to those of the blocks from `block` on that are damaged and had these bytes;
+  // durable when answered. At most kGroupBytes; kNoObject, kCorrupt without records.
+  Status mend(ObjectId object, uint64_t block, std::span<const std::byte> bytes, Mended& mended);
   Status remove(ObjectId object);  // DELETE; a missing object: kOk
   // The same for many objects, with one flush of the log; one status for each.
   void remove_all(std::span<const ObjectId> objects, std::span<Status> statuses);

@@ -79,7 +79,7 @@ Status StoreBody::create_object(Object& object) {
   return Status::kOk;
 }
 
-Status StoreBody::open_object(Object& object, Wait wait) {
+Status StoreBody::load_object(Object& object, Wait wait) {
   if (object.removed) return Status::kNoObject;
   if (!object.loaded) {
     std::shared_ptr<File> file;
@@ -101,6 +101,11 @@ Status StoreBody::open_object(Object& object, Wait wait) {
     }
     object.loaded = true;
   }
+  return Status::kOk;
+}
+
+Status StoreBody::open_object(Object& object, Wait wait) {
+  if (Status s = load_object(object, wait); s != Status::kOk) return s;
   if (object.damaged) {
     report_corrupt(object, 0);
     return Status::kCorrupt;

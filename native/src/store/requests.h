@@ -206,6 +206,29 @@ struct SeekResult {
   bool ended = true;  // false: nothing before `at`; seek again from there
 };
 
+// What an examination finds of one group of an object.
+struct Examined {
+  struct Sum {
+    uint64_t block = 0;
+    uint64_t sum = 0;  // as recorded
+  };
+  uint64_t length = 0;  // of the object
+  uint32_t epoch = 0;   // of the object
+  uint32_t group = 0;   // which one it is: the first with data from the one that was asked for
+  bool ended = false;   // there is none
+  // Its records are lost (with `ended`: those of the whole object), and with them what it held.
+  bool records_lost = false;
+  uint32_t records_renewed = 0;   // were damaged on the device, and are written again from memory
+  uint64_t bytes = 0;             // read from the device
+  std::vector<Sum> sums;          // of all blocks that are not zeros
+  std::vector<uint64_t> damaged;  // blocks whose bytes are not those that were written
+};
+
+struct Mended {
+  uint32_t mended = 0;  // blocks
+  uint32_t left = 0;    // damaged still: the bytes were others than what was written, or cannot be
+};
+
 struct StoreFigures {
   uint32_t target = 0;  // the id that the metaserver gave; 0: none yet
   Uuid uuid{};

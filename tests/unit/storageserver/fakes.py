@@ -14,7 +14,7 @@ import trio
 from fscommon.auth.key import create_key, load_key
 from fscommon.errors import FsError, ProtocolError
 from fscommon.native import RawEvent
-from fscommon.native_ports import NativeTls
+from fscommon.native_ports import ExaminedRow, NativeTls
 from fscommon.net.address import Address
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.serve import Peer, serve
@@ -89,6 +89,17 @@ class FakeChunkServer:
     def target_info(self, index: int) -> TargetReport:
         target = self.targets[index]
         return TargetReport(target.target, target.uuid, 1, 1000, 900, 5, 0, 800, 700)
+
+    def has_clients(self, target: int) -> bool:
+        return False
+
+    def examine(self, target: int, file_id: int, object: int, group: int) -> ExaminedRow:
+        raise NotImplementedError
+
+    def mend(
+        self, target: int, file_id: int, object: int, block: int, bytes: bytes
+    ) -> tuple[int, int, int]:
+        raise NotImplementedError
 
     def start(self) -> None:
         self.calls.append(("start",))

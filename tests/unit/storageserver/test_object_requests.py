@@ -21,6 +21,7 @@ from fscommon.wire.ops import Op
 from storageserver.copying import Copying
 from storageserver.listing import Listing
 from storageserver.object_requests import REQUESTS_MAX, ObjectRequests
+from storageserver.scrubbing import Scrubbing
 
 pytestmark = pytest.mark.trio
 COPY = ObjectCopy(1, 7, 256, 5, "ss:7411", 2, 0)
@@ -42,6 +43,13 @@ class SlowCopying:
             self.cancelled += 1
             raise
         return ObjectCopied(1, 2, request.epoch)
+
+
+class NoScrubbing:
+    async def sum(self, request: object) -> object:
+        raise NotImplementedError
+
+    mend = sum
 
 
 class FakeStream:
@@ -69,7 +77,7 @@ def frame(op: int, message: object, request_id: int = 1) -> Frame:
 async def serving(copying: SlowCopying) -> AsyncIterator[FakeStream]:
     stream = FakeStream()
     listing = Listing(lambda target: Path("/nowhere"))
-    requests = ObjectRequests(listing, cast(Copying, copying))
+    requests = ObjectRequests(listing, cast(Copying, copying), cast(Scrubbing, NoScrubbing()))
     async with open_tasks() as tasks:
         tasks.start_soon(requests.serve, cast(FrameStream, stream))
         yield stream

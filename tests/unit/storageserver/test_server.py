@@ -37,6 +37,7 @@ from fscommon.net.stream import FrameStream, connect
 from fscommon.net.tls import CERTIFICATE_METRIC, TlsTransport
 from fscommon.tasks import sole_exception
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
+from fscommon.wire.servers import DamagedObject
 from storageserver.config import TargetConfig
 from storageserver.connections import IDLE_MS
 from tests.cluster.certificates import Certificates
@@ -453,6 +454,16 @@ async def test_other_purposes_are_closed(tcp_world: World) -> None:
         )
         assert await stream.receive_batch() == []
         assert tcp_world.native.adopted == []
+
+
+async def test_damage_that_readers_meet_is_told_once(world: World) -> None:
+    async with world.running():
+        world.native.report((EventKind.CORRUPT, 3, 5, 1, 4096, b""))
+        world.native.report((EventKind.CORRUPT, 3, 5, 1, 8192, b""))
+        with trio.fail_after(20):
+            await world.metaserver.wait_heartbeats(len(world.metaserver.heartbeats) + 3)
+    told = [beat.damaged for beat in world.metaserver.heartbeats if beat.damaged]
+    assert told == [(DamagedObject(3, 5, 1),)]
 
 
 async def test_native_events_become_logs(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -107,7 +107,8 @@ class DataConnections:
         self._tell_states(cluster_map)
 
     def _tell_states(self, cluster_map: ClusterMap) -> None:
-        down = {entry.target for entry in cluster_map.targets if entry.state == "down"}
+        gone = ("down", "lost")
+        down = {entry.target for entry in cluster_map.targets if entry.state in gone}
         for target in sorted(down ^ self._down):
             self._cluster.target_state(target, target not in down)
         self._down = down

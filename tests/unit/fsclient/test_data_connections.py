@@ -40,11 +40,14 @@ class FakeLanes(FakeNative, UnaskedCluster):
         self.failed: list[tuple[int, int]] = []
         self.dropped: list[int] = []
         self.unreachable: set[int] = set()  # they are unreachable by these rails
+        self.up: list[bool] = []  # what was told of target 1
         self.changed = trio.Event()
 
     def node_put(self, node: int) -> None: ...
     def target_put(self, target: int, node: int) -> None: ...
-    def target_state(self, target: int, up: bool) -> None: ...
+
+    def target_state(self, target: int, up: bool) -> None:
+        self.up.append(up)
 
     def connection_put(
         self, lane: int, node: int, fd: int, rdma: int = 0, tls: NativeTls | None = None
@@ -130,6 +133,14 @@ Make = Callable[..., World]
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     return lambda transport="auto": World(monkeypatch, transport)
+
+
+async def test_lanes_avoid_a_target_that_is_down_or_lost(make: Make) -> None:
+    world = make()
+    for state in ("down", "lost", "lost", "up", "draining", "lost"):
+        entry = TargetEntry(1, NODE, "127.0.0.1:1", state, 1, 1)
+        world.data.map_changed(ClusterMap(1, bytes(16), (entry,)))
+    assert world.lanes.up == [False, True, False], "lost is no better than down"
 
 
 async def test_rdma_is_used_where_both_ends_have_it(make: Make) -> None:

@@ -72,13 +72,17 @@ def test_truncate_is_seen(pair: Pair) -> None:
 
 @pytest.mark.parametrize("cut", [0, 5, 5000, 4096, 1 << 20, (1 << 20) + 1])
 def test_a_read_ends_where_another_client_cut(pair: Pair, cut: int) -> None:
-    """This includes a read that Linux sends as several READs, by the size that it received last."""
+    """This includes a read that Linux sends as several READs, by the size that it received last.
+    Each round has a file that is not known to be shared, of which the kernel keeps pages."""
     first, second = pair
-    for size in (16384, 1 << 20, 3 << 20):
-        with (first / str(size)).open("w+b", buffering=0) as file:
+    for number, size in enumerate((16384, 1 << 20, *[3 << 20] * 20)):
+        name = f"{number} of {size} bytes"
+        with (first / name).open("w+b", buffering=0) as file:
             file.write(b"x" * (3 << 20))
-            os.truncate(second / str(size), cut)
-            assert os.pread(file.fileno(), size, 0) == b"x" * min(cut, size), size
+            os.truncate(second / name, cut)
+            found = os.pread(file.fileno(), size, 0)
+            assert len(found) == min(cut, size), name
+            assert found == b"x" * len(found), name
 
 
 # ---- attributes ----------------------------------------------------------------------------------

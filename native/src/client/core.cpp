@@ -349,8 +349,8 @@ void Core::drain(uint64_t token, uint64_t ino, bool sync, bool commit) {
 }
 
 void Core::barrier(uint64_t token) {
-  lanes_.post([](Lane&) {},
-              [this, token] { events().put({.kind = EventKind::kDone, .token = token}); });
+  const auto done = [this, token] { events().put({.kind = EventKind::kDone, .token = token}); };
+  if (!lanes_.post([](Lane&) {}, [done](Lane&) { done(); })) done();
 }
 
 bool Core::punch(uint64_t token, uint64_t ino, uint64_t begin, uint64_t end) {

@@ -44,6 +44,10 @@ class KernelReplies {
   // the number `read` ends in eof_pages() (0: there is none), and `then` is called.
   void invalidate_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read = 0,
                         Then then = {});
+  // The READ with this number in eof_pages() fills no page without a lease.
+  void end_eof_read(uint64_t ino, uint64_t read) {
+    if (eof_pages_ != nullptr) eof_pages_->end(ino, read);
+  }
   // The kernel must ask for the attributes of the inode again. `then` is called when it has
   // forgotten them.
   void forget_attributes(uint64_t ino, Then then) {

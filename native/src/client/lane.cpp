@@ -53,10 +53,10 @@ Lane::Lane(Context& context, uint32_t index, const LaneDuties& duties)
 
 Lane::~Lane() { stop(); }
 
-void Lane::post(std::function<void(Lane&)> task) {
-  if (!loop_.post([this, task = std::move(task)] { task(*this); })) {
-    log(LogLevel::kError, "lane " + std::to_string(index_) + " is flooded: a task was dropped");
-  }
+bool Lane::post(std::function<void(Lane&)> task) {
+  if (loop_.post([this, task = std::move(task)] { task(*this); })) return true;
+  log(LogLevel::kError, "lane " + std::to_string(index_) + " is flooded: a task was dropped");
+  return false;
 }
 
 std::span<std::byte> Lane::receive_buffer() {

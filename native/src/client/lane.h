@@ -74,8 +74,8 @@ class Lane {
   Context& context() noexcept { return context_; }
   net::EventLoop& loop() noexcept { return loop_; }
 
-  // ANY THREAD. Dropped (and logged) when the loop's queue is full.
-  void post(std::function<void(Lane&)> task);
+  // ANY THREAD. False: the loop's queue is full, and the task was dropped (and logged).
+  bool post(std::function<void(Lane&)> task);
   void start();
   void stop();  // from another thread; returns when the thread has ended
 

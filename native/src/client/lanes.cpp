@@ -29,7 +29,8 @@ void Lanes::hurry() {
 
 void Lanes::send_partial() {
   if (sending_partial_.exchange(true)) return;
-  post([](Lane& at) { at.send_partial_pieces(); }, [this] { sending_partial_ = false; });
+  const auto send = [](Lane& at) { at.send_partial_pieces(); };
+  if (!post(send, [this](Lane&) { sending_partial_ = false; })) sending_partial_ = false;
 }
 
 }  // namespace braidfs::client

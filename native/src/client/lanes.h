@@ -1,6 +1,7 @@
 // All lanes of a client. Invariant: their number never changes. Threads: start() and stop() one
 // after another; the rest ANY THREAD. Not here: what a lane does (lane.h).
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -27,14 +28,16 @@ class Lanes {
   void post(const Task& task) {
     for (const auto& lane : lanes_) lane->post(task);
   }
-  // Runs task(lane) on each lane, and then last() on the lane that was the last to run it.
+  // Runs task(lane) on each lane, and then last(lane) on the lane that was the last to run it.
+  // False: a lane is flooded, and `last` will not run.
   template <typename Task, typename Last>
-  void post(const Task& task, const Last& last) {
+  bool post(const Task& task, const Last& last) {
     auto left = std::make_shared<std::atomic<size_t>>(lanes_.size());
-    post([left, task, last](Lane& at) {
+    const auto counted = [left, task, last](Lane& at) {
       task(at);
-      if (--*left == 0) last();
-    });
+      if (--*left == 0) last(at);
+    };
+    return std::ranges::all_of(lanes_, [&](const auto& lane) { return lane->post(counted); });
   }
   template <typename Field>
   uint64_t sum(Field field) const {

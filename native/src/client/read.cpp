@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "client/lanes.h"
 #include "client/prefetching.h"
 
 namespace braidfs::client {
@@ -17,7 +18,7 @@ void ReadOperation::start(Lane& lane, const Handle& handle, const fuse::ReadRequ
   read.closes_ = request.closes ? request.fh : 0;
   read.request_ = read.eof_read_ = 0;
   read.ends_ = 0;
-  read.registered_ = read.asked_prefetcher_ = false;
+  read.registered_ = read.asked_prefetcher_ = read.passed_lanes_ = false;
   read.fills_pages_ = (request.read_flags & fuse::kReadLockOwner) == 0;
   read.proceed(lane);
 }
@@ -84,11 +85,19 @@ void ReadOperation::begin_near_end(const Leases& leases) {
 bool ReadOperation::waits_for_end(Lane& lane) {
   if (!near_end_ || fetch_.length() != 0 || is_answered()) return false;
   about_to_wait(lane);
+  if (waits_for_lanes(lane)) return true;
   const std::scoped_lock lock(inode().mu());
   const auto is_before = [this](uint64_t offset) { return offset < fetch_.offset(); };
   if (std::ranges::none_of(inode().near_end, is_before)) return false;
   inode().behind_end.push_back(shared_from_this());
   return true;
+}
+
+// The kernel gives READs away in their order, but another lane may have one that it has not begun.
+bool ReadOperation::waits_for_lanes(Lane& lane) {
+  if (std::exchange(passed_lanes_, true)) return false;
+  return lane.context().lanes().post([](Lane&) {},
+                                     [self = shared_from_this()](Lane& at) { self->proceed(at); });
 }
 
 // The READ was answered. Returns the operations that waited for that, which look again.
@@ -112,13 +121,6 @@ bool ReadOperation::ends_elsewhere(Context& context) {
   return !eof_pages.cut(inode().ino(), eof_read_, fetch_.file_size()) && ends_++ < kEndsMax;
 }
 
-// Nobody tells this client when pages that were read without a lease become wrong.
-void ReadOperation::invalidate_eof_pages(Context& context) {
-  if (eof_read_ == 0) return;
-  context.kernel().invalidate_pages(inode().ino(), fetch_.offset(), fetch_.size(),
-                                    std::exchange(eof_read_, 0));
-}
-
 // ---- the bytes ----
 
 // Notes in the inode which pages this READ fills.
@@ -132,9 +134,15 @@ void ReadOperation::note_pages() {
 bool ReadOperation::waits(Lane& lane) {
   Context& context = lane.context();
   Fetch::Wait wait;
+  uint64_t leased_read = 0;  // it began without the lease, and gets its bytes under it
+  bool has_wait = false;
   {
     std::unique_lock lock(inode().mu());
-    if (fills_pages_ && !context.leases().holds(inode(), kLeaseData)) begin_eof_pages(context);
+    if (context.leases().holds(inode(), kLeaseData)) {
+      leased_read = std::exchange(eof_read_, 0);
+    } else {
+      begin_eof_pages(context);
+    }
     fetch_.look(context);
     note_pages();
     if (ends_elsewhere(context)) {
@@ -142,10 +150,11 @@ bool ReadOperation::waits(Lane& lane) {
       begin_again(lane);
       return true;
     }
-    if (!fetch_.waits(lane, wait)) return false;
+    has_wait = fetch_.waits(lane, wait);
   }
-  wait.act(lane);
-  return true;
+  if (leased_read != 0) context.kernel().end_eof_read(inode().ino(), leased_read);
+  if (has_wait) wait.act(lane);
+  return has_wait;
 }
 
 // True: the READ was answered, or proceed() will be called. The caller begins the `wanted` extents
@@ -206,7 +215,8 @@ void ReadOperation::answer(Lane& lane, int error) {
     }
   }
   const auto waited = end_near_end();
-  invalidate_eof_pages(context);
+  const uint64_t ino = inode().ino(), offset = fetch_.offset(), size = fetch_.size();
+  const uint64_t eof_read = std::exchange(eof_read_, 0);
   const bool has_bytes = in_one_buffer(lane);
   parts_.clear();
   if (error == 0 && fetch_.length() > 0 && has_bytes) fetch_.offer_to_cache(context);
@@ -214,6 +224,8 @@ void ReadOperation::answer(Lane& lane, int error) {
   if (closes_ != 0) context.open_files().close_own(std::exchange(closes_, 0));
   lane.room();
   proceed_all(lane, waited);
+  // Nobody tells this client when pages that were read without a lease become wrong.
+  if (eof_read != 0) context.kernel().invalidate_pages(ino, offset, size, eof_read);
 }
 
 }  // namespace braidfs::client

@@ -4,10 +4,16 @@
 // Without a lease on the file's bytes Python is asked for one first (rule 12). If the lease is not
 // granted, the bytes are read all the same, since they are those of a time after the lease request.
 // But then they do not stay in the kernel, and a READ that ends at the file's end asks again if
-// another end was reported meanwhile (EOF pages). Invariant: a READ is answered once, and lives
-// until nothing is under way for it. Threads: one at a time: the lane that took the request, or
-// after a wait the lane that ended the wait. Not here: where bytes come from (fetch.h), prefetching
-// (early_fetch.h).
+// another end was reported meanwhile (EOF pages).
+//
+// Linux sends a read(2) as several READs by the size that it knows, which may be too large. It
+// takes the first short answer for the file's end, and believes none to a READ that it sent before
+// that, or before pages of the file were invalidated. So a READ that finds nothing is answered
+// behind those before it, and the pages of these are invalidated behind its answer.
+//
+// Invariant: a READ is answered once, and lives until nothing is under way for it. Threads: one at
+// a time: the lane that took the request, or after a wait the lane that ended the wait. Not here:
+// where bytes come from (fetch.h), prefetching (early_fetch.h).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -35,6 +41,7 @@ class ReadOperation final : public FetchUser {
   bool ask_for_lease(Lane& lane);
   bool waits(Lane& lane);
   bool waits_for_end(Lane& lane);
+  bool waits_for_lanes(Lane& lane);
   // What the Prefetcher wants of that file.
   struct Wanted {
     InodePtr inode{};
@@ -52,7 +59,6 @@ class ReadOperation final : public FetchUser {
   void answer(Lane& lane, int error);
   void reply(Context& context);
   std::vector<std::shared_ptr<Operation>> end_near_end();
-  void invalidate_eof_pages(Context& context);
   bool in_one_buffer(Lane& lane);
   Inode& inode() const noexcept { return *fetch_.inode(); }
   uint64_t end() const noexcept { return fetch_.offset() + fetch_.size(); }
@@ -64,8 +70,9 @@ class ReadOperation final : public FetchUser {
   uint32_t ends_ = 0;
   uint64_t eof_read_ = 0;  // its number in fuse/eof_pages.h, if it has no lease
   bool registered_ = false;
-  bool fills_pages_ = false;  // it fills pages of the kernel
-  bool near_end_ = false;     // it is in Inode::near_end
+  bool fills_pages_ = false;   // it fills pages of the kernel
+  bool near_end_ = false;      // it is in Inode::near_end
+  bool passed_lanes_ = false;  // each lane has begun what it had taken from the kernel before it
   bool asked_prefetcher_ = false;
 };
 

@@ -27,7 +27,7 @@ bool EofPages::cut(uint64_t nodeid, uint64_t read, uint64_t file_end) {
   return true;
 }
 
-void EofPages::end(uint64_t nodeid, uint64_t read, const Send& send) {
+void EofPages::end(uint64_t nodeid, uint64_t read) {
   std::vector<Reply> due;
   {
     const std::scoped_lock lock(mu_);
@@ -45,7 +45,7 @@ void EofPages::end(uint64_t nodeid, uint64_t read, const Send& send) {
     if (file.reads.empty()) files_.erase(nodeid);
     count_.store(files_.size(), std::memory_order_release);
   }
-  for (const Reply& reply : due) send(reply.channel, reply.bytes);
+  for (const Reply& reply : due) send_(reply.channel, reply.bytes);
 }
 
 bool EofPages::keeps(uint64_t nodeid, uint64_t size, Channel channel,

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "fuse/request.h"
@@ -28,13 +29,16 @@ class EofPages {
   // Sends a whole reply, header included.
   using Send = std::function<void(Channel channel, std::span<const std::byte> reply)>;
 
+  explicit EofPages(Send send) : send_(std::move(send)) {}
+
   // Starts a READ and returns its number, never 0. Sizes that the kernel gets until end() count for
   // it.
   uint64_t begin(uint64_t nodeid);
   // The READ's answer will end at file_end. False: the kernel got a larger size, so it must not.
   bool cut(uint64_t nodeid, uint64_t read, uint64_t file_end);
-  // The READ's pages are invalidated: sends the replies that waited only for them.
-  void end(uint64_t nodeid, uint64_t read, const Send& send);
+  // The READ's pages are invalidated, or it has filled none: sends the replies that waited only for
+  // them.
+  void end(uint64_t nodeid, uint64_t read);
 
   // A reply with this size of the file is to be sent. True: it was kept, and is sent later.
   bool keeps(uint64_t nodeid, uint64_t size, Channel channel, std::span<const std::byte> reply);
@@ -58,6 +62,7 @@ class EofPages {
 
   static uint64_t least_end(const File& file) noexcept;
 
+  const Send send_;
   std::mutex mu_;
   std::unordered_map<uint64_t, File> files_;  // guarded by mu_
   uint64_t next_ = 1;                         // guarded by mu_

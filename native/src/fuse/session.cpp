@@ -58,7 +58,10 @@ FuseSession::FuseSession(const InitSettings& settings, SessionObserver& observer
     : settings_(settings),
       observer_(observer),
       clone_(std::move(clone)),
-      notifier_([this](uint64_t token) { observer_.notified(token); }) {}
+      notifier_([this](uint64_t token) { observer_.notified(token); }),
+      eof_pages_([this](Channel channel, std::span<const std::byte> reply) {
+        channels_->send(channel, reply);
+      }) {}
 
 int FuseSession::mount(MountRequest request) {
   if (device_) return -EALREADY;
@@ -305,11 +308,7 @@ int FuseSession::invalidate_inode(uint64_t ino, int64_t offset, int64_t length) 
 void FuseSession::invalidate_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
                                    std::function<void()> then) {
   const auto done = [this, ino, read, then = std::move(then)] {
-    if (read != 0) {
-      eof_pages_.end(nodeid(ino), read, [this](Channel channel, std::span<const std::byte> reply) {
-        channels_->send(channel, reply);
-      });
-    }
+    if (read != 0) eof_pages_.end(nodeid(ino), read);
     if (then) then();
   };
   const int pushed = notifier_.invalidate_inode(nodeid(ino), static_cast<int64_t>(offset),

@@ -17,9 +17,10 @@ struct LeasedRig : Rig {
   explicit LeasedRig(uint64_t size = 0) {
     core->page_invalidator(
         [this](uint64_t ino, uint64_t offset, uint64_t length, uint64_t read, const auto& then) {
-          if (read != 0) eof_pages.end(ino, read, [](auto, auto) {});
+          if (read != 0) eof_pages.end(ino, read);
           if (then) then();
           const std::scoped_lock lock(mu);
+          if (at_invalidation) at_invalidation();
           invalidated.emplace_back(offset, length);
         },
         eof_pages);
@@ -34,6 +35,13 @@ struct LeasedRig : Rig {
     }
     ASSERT_EQ(asked(), count);
   }
+  void stall_reads() {
+    targets[0]->decide([](const FrameHeader& header) {
+      const bool is_read = header.op == static_cast<uint8_t>(Op::kRead);
+      return FakeTarget::Decision{is_read ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone,
+                                  {}};
+    });
+  }
   // A lane invalidates pages behind its answer, in the same turn.
   size_t invalidates() {
     for (uint32_t lane = 0; lane < RigSettings{}.lanes; ++lane)
@@ -42,8 +50,9 @@ struct LeasedRig : Rig {
     return invalidated.size();
   }
   std::mutex mu;
+  std::function<void()> at_invalidation;  // guarded by mu
   std::vector<std::pair<uint64_t, uint64_t>> invalidated;
-  fuse::EofPages eof_pages;
+  fuse::EofPages eof_pages{[](auto, auto) {}};
 };
 
 TEST(Leases, AReadAsksOnceAndThenGoesOnWithoutPages) {
@@ -87,10 +96,7 @@ TEST(Leases, AReadUnderALeaseAsksNobody) {
 // Its bytes are of before: whoever was granted the lease may have been told newer ones.
 TEST(Leases, PagesReadWithoutALeaseAreInvalidatedThoughOneCameSince) {
   LeasedRig rig(100);
-  rig.targets[0]->decide([](const FrameHeader& header) {
-    const bool is_read = header.op == static_cast<uint8_t>(Op::kRead);
-    return FakeTarget::Decision{is_read ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone, {}};
-  });
+  rig.stall_reads();
   const uint64_t unique = rig.start_read(kFh, 0, 100);
   rig.wait_asked(1);
   rig.core->inode_asked(kIno, 0);
@@ -101,6 +107,41 @@ TEST(Leases, PagesReadWithoutALeaseAreInvalidatedThoughOneCameSince) {
   rig.targets[0]->release_stalled();
   EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(100));
   EXPECT_EQ(rig.invalidates(), 1u);
+}
+
+// Linux would not believe the answer of another READ that it has sent before.
+TEST(Leases, PagesReadUnderALeaseThatCameForThemStay) {
+  LeasedRig rig(100);
+  const uint64_t unique = rig.start_read(kFh, 0, 4096);
+  rig.wait_asked(1);
+  EXPECT_FALSE(rig.eof_pages.empty());
+  rig.core->inode_lease(kIno, kLeaseData, 0);
+  rig.core->inode_asked(kIno, 0);
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(100));
+  EXPECT_EQ(rig.invalidates(), 0u);
+  EXPECT_TRUE(rig.eof_pages.empty());
+}
+
+TEST(Leases, PagesAreInvalidatedBehindTheAnswerThatWaitedForThem) {
+  LeasedRig rig(100);
+  rig.stall_reads();
+  const uint64_t first = rig.start_read(kFh, 0, 100);
+  rig.wait_asked(1);
+  rig.core->inode_asked(kIno, 0);  // nothing was granted
+  const uint64_t behind = rig.start_read(kFh, 4096, 4096);
+  rig.wait_asked(2);
+  rig.core->inode_asked(kIno, 0);
+  std::optional<Reply> answer;
+  rig.at_invalidation = [&] {
+    if (!answer) answer = rig.replier.wait_for(behind, 0);
+    EXPECT_TRUE(answer);
+  };
+  EXPECT_FALSE(rig.replier.wait_for(behind, kShortly_ms));
+  rig.targets[0]->release_stalled();
+  EXPECT_EQ(rig.replier.wait(first).bytes, Bytes(100));
+  EXPECT_EQ(rig.invalidates(), 2u);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->bytes, Bytes(0));
 }
 
 TEST(Leases, AReadAsksAgainWhenALaterEndWasTold) {

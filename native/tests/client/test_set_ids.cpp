@@ -53,7 +53,7 @@ struct Written : Rig {
   std::mutex mu;
   std::vector<uint64_t> offsets;
   std::vector<std::function<void()>> waiting;
-  fuse::EofPages eof_pages;
+  fuse::EofPages eof_pages{[](auto, auto) {}};
 };
 
 TEST(SetIds, ADirectWriteIsAnsweredWhenTheKernelHasForgottenThem) {

@@ -15,16 +15,14 @@ constexpr uint64_t kFile = 77;
 constexpr uint64_t kOther = 78;
 
 struct Reads {
-  EofPages cut;
   std::vector<std::byte> sent;  // the first byte of each reply
+  EofPages cut{[this](Channel, auto reply) { sent.push_back(reply.front()); }};
 
   bool keeps(uint64_t nodeid, uint64_t size, uint8_t name) {
     const std::array reply{std::byte{name}, std::byte{0}};
     return cut.keeps(nodeid, size, 0, reply);
   }
-  void end(uint64_t read) {
-    cut.end(kFile, read, [this](Channel, auto reply) { sent.push_back(reply.front()); });
-  }
+  void end(uint64_t read) { cut.end(kFile, read); }
 };
 
 TEST(EofPages, ALargerSizeWaitsForThePagesThatWereCutBefore) {

@@ -154,10 +154,10 @@ class _Copy:
         before = await self._source.stat()
         if before is None and must_exist:
             raise FsError(Status.NO_OBJECT, "the source has lost its object")
-        if before is None:
-            await self._source.sync(epoch=self._epoch)  # its answer names the incarnation
         length = 0 if before is None else before.length
         self._check_epoch(before, "the source")
+        if length == 0:
+            await self._source.sync(epoch=self._epoch)  # its answer names the incarnation
         former = await self._sink.stat()
         self._check_epoch(former, "the new object")
         if former is not None:

@@ -177,7 +177,12 @@ async def test_what_cannot_be_copied(nodes: Nodes) -> None:
     assert (await refused(nodes, nobody)).status is Status.EIO
 
 
-async def test_a_copy_of_a_hole_is_an_empty_object(nodes: Nodes) -> None:
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_a_copy_of_nothing_is_an_empty_object(nodes: Nodes, is_there: bool) -> None:
+    """The source is missing, which is a hole, or was cut to nothing."""
+    if is_there:
+        async with nodes.calling(nodes.source) as caller:
+            await Source(1, 0).write(caller, nodes.source_target, nodes.number(0))
     copied = await nodes.copy(nodes.request(1))
     assert (copied.bytes, copied.source_incarnation) == (0, 1)
     async with nodes.calling(nodes.sink) as caller:

@@ -42,10 +42,15 @@ def braidfs(*words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def reach(cluster: Cluster) -> tuple[str, ...]:
+    """The options by which a command reaches the cluster's metaserver."""
+    metaserver = f"127.0.0.1:{cluster.plan.metaserver.port}"
+    return "-s", metaserver, "-k", str(cluster.plan.key_file)
+
+
 def paths_of_status(cluster: Cluster) -> list[dict[str, object]]:
     """The transports of the cluster's own client, as it reported them to the metaserver."""
-    metaserver = f"127.0.0.1:{cluster.plan.metaserver.port}"
-    shown = braidfs("status", "--json", "-s", metaserver, "-k", str(cluster.plan.key_file))
+    shown = braidfs("status", "--json", *reach(cluster))
     paths: list[dict[str, object]] = json.loads(shown.stdout)["clients"][0]["paths"]
     return paths
 

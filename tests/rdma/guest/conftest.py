@@ -38,7 +38,11 @@ def addresses_of(server: int) -> list[str]:
 
 def plan_of(state: Path, transport: str) -> ClusterPlan:
     rdma: dict[str, object] = {"transport": transport, "rdma_memory_mib": MEMORY_MIB}
-    settings = {"storageserver": rdma, "client": rdma}
+    settings: dict[str, dict[str, object]] = {
+        "storageserver": rdma,
+        "client": rdma,
+        "metaserver": {"layout": {"replicas_max": 2}},
+    }
     places = {}
     for server in (1, 2):
         name = f"storageserver-{server}"

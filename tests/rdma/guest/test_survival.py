@@ -20,9 +20,10 @@ from tests.rdma.guest.asking import (
     client_log,
     mount_by_hand,
     paths_of_status,
+    reach,
     told,
 )
-from tests.rdma.guest.conftest import drop_caches, pattern
+from tests.rdma.guest.conftest import drop_caches, pattern, servers
 from tests.rdma.guest.rails import no_addresses, no_devices, ports_down, set_links
 
 SOURCE = Path("/dev/shm/source")
@@ -56,6 +57,36 @@ def test_a_killed_server_under_load_loses_nothing(rdma_cluster: Cluster) -> None
     with writing(rdma_cluster.mount_path / "killed", pattern(3)):
         rdma_cluster.storageservers[0].kill()
         rdma_cluster.start_servers()
+
+
+def test_a_server_of_two_replicas_that_dies_costs_no_error(rdma_cluster: Cluster) -> None:
+    """Its files are written and read by RDMA with the other one, and get the replicas that they
+    lack when it is back; then the other one may die."""
+    folder = rdma_cluster.mount_path / "mirrored"
+    folder.mkdir()
+    assert braidfs("layout", "set", str(folder), "--replicas", "2").returncode == 0
+    assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, folder / "up"), PATIENCE_S)
+    written = folder / "written"
+    before = servers(rdma_cluster)[1]["rdma_bytes_fetched"]
+    with writing(written, pattern(11)):
+        rdma_cluster.storageservers[0].kill()
+    assert lack_replicas(rdma_cluster, folder)
+    rdma_cluster.start_servers()
+    assert servers(rdma_cluster)[1]["rdma_bytes_fetched"] - before >= len(pattern(11))
+    assert wait_until(lambda: not lack_replicas(rdma_cluster, folder), PATIENCE_S)
+    assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, folder / "both"), PATIENCE_S)
+    rdma_cluster.storageservers[1].kill()
+    try:
+        drop_caches()
+        assert written.read_bytes() == pattern(11)
+    finally:
+        rdma_cluster.start_servers()
+
+
+def lack_replicas(cluster: Cluster, folder: Path) -> bool:
+    found = braidfs("find", str(folder), "--degraded", *reach(cluster))
+    assert found.returncode == 0, found.stderr
+    return found.stdout != ""
 
 
 def test_ports_that_go_down_cost_no_error(rdma_cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from fscommon.wire.group import ALONE
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 from metaserver.context import Context
-from metaserver.membership import Node
+from metaserver.membership import Membership, Node
 from metaserver.ops.row import Access, OpRow
 from metaserver.ops.statfs import measure
 from metaserver.sessions import Session
@@ -26,7 +26,9 @@ def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
         txn=progress.txn,
         durable=progress.durable,
         files=measure(services),
-        nodes=tuple(_node(node, context) for node in membership.nodes()),
+        nodes=tuple(
+            _node(node, context) for node in membership.nodes() if _is_part(node, membership)
+        ),
         health=tuple(
             TargetHealth(
                 target.id,
@@ -51,6 +53,12 @@ def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
         files_lacking=services.jobs.files_lacking,
         files_endangered=services.jobs.files_endangered,
     )
+
+
+def _is_part(node: Node, membership: Membership) -> bool:
+    """Whether it is one of the storage servers: not one that is gone, and whose targets were
+    removed."""
+    return not membership.is_down(node.id) or bool(list(membership.targets_of(node.id)))
 
 
 def _client(session: Session, context: Context) -> ClientStatus:

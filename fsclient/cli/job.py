@@ -138,8 +138,8 @@ def _lines(rows: Sequence[JobRow]) -> RenderableType:
         if row.state == "waiting":
             shown.append(Text(visible_lines(f"job {row.job} waits: {row.because}")))
         if row.files_failed and row.state != ENDED:
-            said = f"{number(row.files_failed)} tries failed, and are repeated"
-            last = f"; the last one: {row.last_failure}" if row.last_failure else ""
+            said = f"{number(row.files_failed)} tries failed and are repeated"
+            last = f", the last one because {row.last_failure}" if row.last_failure else ""
             shown.append(Text(visible_lines(f"job {row.job}: {said}{last}")))
     return Lines(*shown)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 import trio
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fscommon.errors import BraidError, FsError, Status, TransportError
 from fscommon.observe.jobs import ENDED, job_json, job_of, job_progress, share_done
@@ -377,7 +377,6 @@ class _Shown:
         self._progress = Progress(
             TextColumn("target {task.fields[target]}"),
             BarColumn(),
-            TaskProgressColumn(),
             TextColumn("{task.description}", markup=False),
             console=Console(stderr=True),
             transient=True,

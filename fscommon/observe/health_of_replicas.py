@@ -89,9 +89,9 @@ def _jobs(status: StatusReply) -> list[Problem]:
         if row.files_failed and row.state == "running":
             found.append(
                 Problem(
-                    Severity.WARNING,
+                    Severity.NOTE if row.rate > 0 else Severity.WARNING,
                     f"job {row.job} fails for some files",
-                    f"{row.files_failed:,} tries failed, the last one as {row.last_failure}",
+                    f"{row.files_failed:,} tries failed, the last one because {row.last_failure}",
                     "they are tried again; if that does not help, the metaserver's log says more",
                 )
             )

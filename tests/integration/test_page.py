@@ -22,6 +22,8 @@ from tests.cluster.plan import free_port
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
+from .test_cli import Cli
+
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
 SCREENSHOT = os.environ.get("BRAIDFS_SCREENSHOT")  # where to write a screenshot, for docs/page.png
 # A mount point is part of a client's name.
@@ -65,6 +67,7 @@ def test_the_page_by_http(cluster: Cluster, workdir: Path) -> None:
     seen = status(port)
     assert seen["health"] == "healthy" and len(seen["nodes"]) == 2 and len(seen["targets"]) == 4
     assert any(row["client"].endswith(str(cluster.mount_path)) for row in seen["clients"])
+    assert [row["kind"] for row in seen["jobs"]][:2] == ["repair", "scrub"]
 
     def has_written() -> bool:
         return bool(sum(n["written_bytes"] for n in status(port)["nodes"]) - before >= 3_000_000)
@@ -184,11 +187,12 @@ def test_what_is_wrong_is_on_the_page(
     served: tuple[Cluster, int], chromium: str, localdir: Path
 ) -> None:
     cluster, port = served
+    Cli(cluster).run("job", "pause", 1)
     cluster.storageservers[1].kill()
     assert wait_until(lambda: status(port)["health"] == "failing", 40)
     text = text_of(
         browse(chromium, localdir / "profile", "--dump-dom", f"http://127.0.0.1:{port}/")
     )
     assert "storage server storageserver-2" in text and "start braidfs-storageserver" in text
-    assert "failing" in text
+    assert "failing" in text and "Replicas that files lack are made: it is paused" in text
     cluster.storageservers[1].start()

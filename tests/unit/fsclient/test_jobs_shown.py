@@ -143,7 +143,8 @@ def test_files_that_lack_replicas() -> None:
             Severity.WARNING,
             "no room",
         ),
-        (job("repair", 0, files_failed=2, last_failure="a loss"), Severity.WARNING, "a loss"),
+        (job("repair", 0, files_failed=2, last_failure="a loss"), Severity.NOTE, "a loss"),
+        (job(files_failed=2, last_failure="a loss", rate=0.0), Severity.WARNING, "because a loss"),
     ],
 )
 def test_a_job_that_does_not_go_on(row: JobRow, severity: Severity, words: str) -> None:

@@ -10,9 +10,10 @@ import secrets
 import stat
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import inf
 
 from fscommon.errors import ConfigError
-from fscommon.layout.attributes import Attributes
+from fscommon.layout.attributes import LEASE_DATA, Attributes
 from fscommon.layout.capability import capability_key
 from fscommon.types import ROOT_INO, Ino, NodeId, SessionId, TargetId, Txn
 from fscommon.wire.codec import decode
@@ -32,7 +33,7 @@ from metaserver.overlay import Overlay
 from metaserver.placement import ONE_REPLICA, ReplicaPolicy
 from metaserver.quota.table import QuotaTable
 from metaserver.replies import ino_of_reply
-from metaserver.sessions import Session, Sessions
+from metaserver.sessions import SYSTEM_SESSION, Session, Sessions
 from metaserver.store.waist import Batch, Snapshot, Store
 from metaserver.trash import TrashTable, Tree, TreeState
 
@@ -112,6 +113,7 @@ def _found(snapshot: Snapshot, time: Time) -> dict[bytes, bytes]:
         records.CLUSTER_KEY: secrets.token_bytes(16),
         records.inode_key(ROOT_INO): root.pack(),
         records.INODES_KEY: records.pack_number(1),
+        records.LACKING_KEY: b"",
     }
 
 
@@ -163,11 +165,26 @@ def _leases(snapshot: Snapshot, settings: Settings, sessions: Sessions, time: Ti
         leases_max=settings.leases_max,
     )
     leases.numbers = itertools.count(secrets.randbits(_RECALL_BITS) + 1)
+    for ino in _moved(snapshot):
+        leases.connected(SYSTEM_SESSION)
+        leases.reassert(SYSTEM_SESSION, ino, LEASE_DATA)
+        leases.hold(SYSTEM_SESSION, ino, inf)
     for key, _ in snapshot.range(*records.all_of(b"F")):
         session = SessionId(records.number_of(key))
         written = snapshot.range(*records.written_of(session))
         leases.evict(session, [records.written_ino(key) for key, _ in written], time.now_s)
     return leases
+
+
+def _moved(snapshot: Snapshot) -> list[Ino]:
+    """Returns the files that nobody may write yet, because replicas that have left them may still
+    answer (metaserver.copier)."""
+    plans = snapshot.range(*records.all_of(b"C"))
+    return [
+        Ino(records.number_of(key))
+        for key, value in plans
+        if decode(records.PlanRecord, value).is_added
+    ]
 
 
 def _quotas(snapshot: Snapshot, first: dict[bytes, bytes], time: Time) -> QuotaTable:

@@ -129,9 +129,7 @@ class Eviction:
         down."""
         membership = self._engine.services.membership
         delay_s = BACKOFF_S_MIN
-        while not membership.is_down(node_id):
-            node = membership.node(node_id)
-            assert node is not None, "nodes are never forgotten"
+        while (node := membership.node(node_id)) is not None and not membership.is_down(node_id):
             try:
                 await self._storage.fence(node, session)
                 fenced.add(node_id)

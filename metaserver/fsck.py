@@ -22,7 +22,7 @@ from fscommon.wire.codec import decode
 from metaserver import records
 from metaserver.namespace.charges import charges_of
 from metaserver.namespace.inode import Inode
-from metaserver.namespace.replicas import names_of
+from metaserver.namespace.replicas import lack_of, names_of
 from metaserver.quota.table import QuotaTable
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Snapshot
@@ -170,10 +170,26 @@ def _check_replicas(snapshot: Snapshot, seen: _Seen) -> None:
         if inode.is_file and is_replicated(inode.tail):
             bad = (dropped | lone).intersection(names_of(inode.layout()))
             seen.faults += [f"inode {ino} has {name}, which is gone or not made" for name in bad]
+    _check_lacks(snapshot, seen)
     for key, _ in snapshot.range(*records.all_of(b"U")):
         ino, _ = records.unsynced_place(key)
         if ino not in seen.inodes or not is_replicated(seen.inodes[ino].tail):
             seen.faults.append(f"inode {ino} is to be synced everywhere, and has no replicas")
+
+
+def _check_lacks(snapshot: Snapshot, seen: _Seen) -> None:
+    if snapshot.get(records.LACKING_KEY) is None:
+        return  # the index is made anew after the next start
+    stored = {records.lacking_place(key) for key, _ in snapshot.range(*records.all_of(b"H"))}
+    real: set[tuple[int, Ino]] = set()
+    for ino, inode in seen.inodes.items():
+        left = lack_of(inode.tail) if inode.is_file else None
+        if left is not None:
+            real.add((left, ino))
+    for left, ino in stored - real:
+        seen.faults.append(f"inode {ino} does not lack replicas of a stripe with {left}")
+    for left, ino in real - stored:
+        seen.faults.append(f"inode {ino} has {left} replicas of a stripe, and is in no list")
 
 
 def _check_quotas(snapshot: Snapshot, seen: _Seen) -> None:

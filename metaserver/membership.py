@@ -21,9 +21,10 @@ nodes that know replicas and are not suspect (metaserver.flaps): metaserver.plac
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from fscommon.errors import FsError, Status
@@ -42,6 +43,7 @@ _FULL_SHARE: Final = 100  # full below 1/100 of free space ...
 _ROOM_SHARE: Final = 50  # ... until 1/50 is free again
 _COPIES_SHARE: Final = 10  # no copies go to a target of which less than 1/10 is free
 _TARGETS_MAX: Final = 4096
+_NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class TargetState(Enum):
@@ -174,6 +176,9 @@ class Membership:
 
     def target_by_uuid(self, uuid: bytes) -> Target | None:
         return next((target for target in self._targets.values() if target.uuid == uuid), None)
+
+    def all_removed(self) -> list[TargetId]:
+        return sorted(self._removed.values())
 
     def removed(self, uuid: bytes) -> TargetId | None:
         """The number of the removed target with this uuid. None: there is no such."""
@@ -366,13 +371,17 @@ class Membership:
 
     def known(self, layout: Layout) -> tuple[int, ...]:
         """Returns the targets of a layout whose targets have nothing of it yet, with others in
-        place of those that do not exist, and of vacant places."""
-        if all(TargetId(target) in self._targets for target in layout.targets) or not self._places:
+        place of those that do not exist or get no files, and of vacant places."""
+        if all(map(self._may_have_files, layout.targets)) or not self._places:
             return layout.targets
         if layout.replica_count > 1:
             return self._known_replicas(layout)
         places = itertools.cycle(self.place(FileId(layout.file_id), self.width_max))
-        return tuple([t if TargetId(t) in self._targets else next(places) for t in layout.targets])
+        return tuple([t if self._may_have_files(t) else next(places) for t in layout.targets])
+
+    def _may_have_files(self, target: int) -> bool:
+        known = self._targets.get(TargetId(target))
+        return known is not None and known.is_open
 
     def _known_replicas(self, layout: Layout) -> tuple[int, ...]:
         """Gives each stripe that lacks replicas a row of new targets, if there are any."""
@@ -383,7 +392,7 @@ class Membership:
         targets: list[int] = []
         for at in range(0, len(layout.targets), count):
             row = layout.targets[at : at + count]
-            known = [target for target in row if TargetId(target) in self._targets]
+            known = [target for target in row if self._may_have_files(target)]
             start = at % len(fresh)
             offered = fresh[start : start + count]
             is_better = sum(target != VACANT for target in offered) > len(known)
@@ -407,9 +416,16 @@ class Membership:
                 return target
         return None
 
-    def place_of_copy(self, file_id: int, present: Iterable[int], now_s: float) -> int | None:
+    def place_of_copy(
+        self,
+        file_id: int,
+        present: Iterable[int],
+        now_s: float,
+        receiving: Mapping[int, int] = _NOBODY,
+    ) -> int | None:
         """Chooses the target of a further replica of a stripe that has these: in another failure
-        domain, heard just now, and not nearly full. None: there is no such."""
+        domain, heard just now, and not nearly full; of those, one that receives the fewest objects
+        just now. None: there is no such."""
         taken = {
             self._nodes[known.node].domain
             for target in present
@@ -424,6 +440,8 @@ class Membership:
         ]
         if not spots:
             return None
+        least = min(receiving.get(spot.target, 0) for spot in spots)
+        spots = [spot for spot in spots if receiving.get(spot.target, 0) == least]
         point = (file_id * GOLDEN & U64) * sum(spot.weight for spot in spots) >> 64
         for spot in spots:
             point -= spot.weight

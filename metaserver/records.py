@@ -302,6 +302,7 @@ TXN_KEY: Final = meta_key("txn")
 INODES_KEY: Final = meta_key("inodes")
 QUOTA_KEY: Final = meta_key("quota")  # if it exists, the `Q` records are complete
 QUOTA_COUNTS: Final = b"xattrs"  # its value where accounts include xattrs
+LACKING_KEY: Final = meta_key("lacking")  # if it exists, the `H` records are complete
 RECOVERY_KEY: Final = meta_key("recovery")  # the last txn when the unfinished recovery began
 SCHEMA_VERSION: Final = 1
 KEYS_END: Final = b"\xff"  # behind the keys of all records
@@ -435,15 +436,28 @@ def unpack_trash_tree(value: bytes) -> TrashTreeRecord:
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
     """Copies of objects that are being made, row by row: they become replicas at this epoch, all
-    together, or are given up at it."""
+    together, or are given up at it. Without any: replicas that have left with an addition (gone_*),
+    of which nobody may get an answer when somebody writes to the file again."""
 
     file_id: U64
     epoch: U32
     targets: U32s
     numbers: U32s
+    gone_targets: U32s = ()
+    gone_numbers: U32s = ()
+
+    @property
+    def is_added(self) -> bool:
+        return not self.targets
 
     def names(self) -> list[ObjectName]:
-        rows = zip(self.targets, self.numbers, strict=True)
+        return self._names(self.targets, self.numbers)
+
+    def gone(self) -> list[ObjectName]:
+        return self._names(self.gone_targets, self.gone_numbers)
+
+    def _names(self, targets: U32s, numbers: U32s) -> list[ObjectName]:
+        rows = zip(targets, numbers, strict=True)
         return [ObjectName(target, self.file_id, number) for target, number in rows]
 
 

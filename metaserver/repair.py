@@ -1,269 +1,365 @@
-"""Makes replicas again that were dropped: one file at a time.
+"""Makes replicas again that files lack: the files of the index `H`, the most endangered first, some
+at the same time. It also carries out the other jobs that copy: those that empty a target, and those
+that make again what a lost one had (metaserver.walk).
 
-The `Y` records of dropped names say which files may lack replicas. A job claims the file by a
-shared DATA lease of the metaserver itself, which recalls its writer, and which a new writer takes
-away at once. It plans the replicas, has each copied from another one of its stripe into a new
-object, has all replicas that stay synced, raises their epoch, and adds the new ones
-(metaserver.namespace.copies). If anything fails it gives the plan up; the file is tried again
-later. A plan that is found at the start is given up, too: its claim has ended.
+All files that are being copied are of one pool. A file whose copy has failed rests for a while; if
+it was being written, the next copy makes its writers wait a little.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Final
 
 import trio
 
-from fscommon.errors import BraidError, FsError, Status
-from fscommon.layout.attributes import LEASE_DATA
-from fscommon.layout.layout import Layout, is_replicated
 from fscommon.observe.log import Log, RateLimit
 from fscommon.types import Ino
-from fscommon.wire.leases import ReturnItem
 from metaserver.background import Background
 from metaserver.context import Context
+from metaserver.copier import Choose, Copied, Copier
+from metaserver.dropping import Dropping
 from metaserver.faults import Faults
-from metaserver.leases.holders import Need
-from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
-from metaserver.namespace.inode import find
-from metaserver.namespace.replicas import (
-    counts_of,
-    droppable,
-    name_of,
-    names_of,
-    remove_replicas,
-    stripe_of,
+from metaserver.jobs import DRAIN, REBUILD, Job
+from metaserver.namespace.inode import Inode
+from metaserver.namespace.places import GivenUpError, Wanted, of_lacking, of_moving
+from metaserver.namespace.replicas import note_lack
+from metaserver.ops.cluster import put_job
+from metaserver.records import (
+    LACKING_KEY,
+    all_of,
+    dropped_at,
+    dropped_name,
+    dropped_of_file_key,
+    inode_key,
+    job_key,
+    lacking_place,
+    lone_at,
+    number_of,
 )
-from metaserver.records import ObjectName, all_of, number_of, unpack_number
-from metaserver.sessions import SYSTEM_SESSION
-from metaserver.storage import STORAGE_ERRORS
+from metaserver.repair_policy import DEFAULT_REPAIR, RepairPolicy
 from metaserver.transaction import Transaction
+from metaserver.walk import LOOK_AHEAD, STEP, Walk
 
-LOOK_S: Final = 5.0
+TURN_S: Final = 1.0
+BUSY_TURN_S: Final = 0.02
+LOOK_S: Final = 5.0  # until the metaserver is asked again whether its recovery has ended
 RETRY_S: Final = 30.0  # a file whose job has failed rests so long: a job is in its writers' way
-CLAIM_S: Final = 5.0  # a job waits so long for the file's writer
-_CLAIM_LOOK_S: Final = 0.1
+WRITTEN_S: Final = 5.0  # the same, if it was being written
+HOLD_S: Final = 2.0  # a writer waits so long, when a job has failed before because of writers
+NOTE_S: Final = 5.0  # between two records of a job
 _FOUND_MAX: Final = 512  # records of one look
+_COUNTED_MAX: Final = 4096  # records counted at once
 _RESTING_MAX: Final = 1 << 16
+_PURGED_MAX: Final = 512
 _LOG_S: Final = 60.0
 
 
-class GivenUpError(BraidError):
-    """The file cannot get its replicas now; the message says why."""
-
-
-class LostObjectError(GivenUpError):
-    """A target has lost the object of a replica, which was durable once."""
-
-    def __init__(self, name: ObjectName) -> None:
-        super().__init__(f"target {name.target} has lost its object {name.number:x}")
-        self.name = name
+_Work = Callable[[Ino], Awaitable[object]]
 
 
 class Repair:
-    def __init__(self, background: Background) -> None:
+    def __init__(
+        self,
+        background: Background,
+        dropping: Dropping | None = None,
+        policy: RepairPolicy = DEFAULT_REPAIR,
+    ) -> None:
         self._engine = background.engine
         self._committer = background.committer
-        self._storage = background.storage
         self._now = background.clock
+        self._policy = policy
+        self._jobs = background.engine.services.jobs
+        self._copier = Copier(background, dropping, policy)
         self._log = Log("repair")
         self._faults = Faults(self._log)
         self._failures = RateLimit(_LOG_S)
+        self._without_place = RateLimit(_LOG_S)
         self._after = b""  # the record with which the last look ended
         self._resting: dict[Ino, float] = {}  # files whose jobs have failed, until these times
+        self._written: set[Ino] = set()  # of these, files that were being written
+        self._under_way: set[Ino] = set()
+        self._walks: dict[int, Walk] = {}
+        self._rebuilds: dict[Ino, Job] = {}  # which job has dropped replicas of a file
+        self._rebuilt: set[int] = set()  # targets that are down, and have had their rebuild
+        self._freed = trio.Event()
+        self._noted_s = -NOTE_S
+        self._count = (b"", 0, 0)  # of the index: the last key, all, and those with one replica
+        self._indexed_at = 0  # the last inode that is in the index, while that is made
 
     async def run(self) -> None:
         await self._until_recovered()
-        self._give_up_all()
-        while True:
-            await trio.sleep(LOOK_S)
-            with self._faults.contained("the repair of files"):
-                for ino in self.candidates():
-                    await self.repair(ino)
+        unsettled = self._copier.begin()
+        async with trio.open_nursery() as tasks:
+            for ino in unsettled:
+                self._under_way.add(ino)
+                tasks.start_soon(self._settle, ino)
+            while True:
+                is_busy = False
+                with self._faults.contained("the repair of files"):
+                    is_busy = self._turn(tasks)
+                self._freed = trio.Event()
+                with trio.move_on_after(BUSY_TURN_S if is_busy else TURN_S):
+                    await self._freed.wait()
 
     async def _until_recovered(self) -> None:
         while self._engine.progress.recovering:  # noqa: ASYNC110 - the end has no event
             await trio.sleep(LOOK_S)
 
-    def _give_up_all(self) -> None:
-        def change(tx: Transaction, context: Context) -> None:
-            for key, _ in list(tx.range(*all_of(b"C"))):
-                give_up(tx, Ino(number_of(key)))
+    async def _settle(self, ino: Ino) -> None:
+        """A metaserver of before has moved replicas of the file."""
+        with self._faults.contained("the end of a move", ino=ino):
+            await self._copier.settle(ino)
+            self._under_way.discard(ino)
 
-        self._change(change)
+    def _turn(self, tasks: trio.Nursery) -> bool:
+        """Returns whether there is more to be done at once."""
+        is_busy = self._index()
+        self._look_at_targets()
+        self._change(self._purge)
+        is_busy |= self._walk()
+        self._fill(tasks)
+        self._change(self._count_lacking)
+        self._note()
+        self._committer.changed()
+        return is_busy
 
-    def candidates(self) -> list[Ino]:
-        """Returns files that may lack replicas, behind those of the last look."""
-        start, end = all_of(b"Y")
-        found = self._engine.stored((max(start, self._after), end), _FOUND_MAX)
-        self._after = found[-1][0] + b"\0" if len(found) == _FOUND_MAX else b""
-        inos: dict[Ino, None] = {}
-        without_place: set[Ino] = set()
-        now_s = trio.current_time()
+    # ---- the files that lack replicas ----------------------------------------------------
+
+    def candidates(self, most: int = _FOUND_MAX) -> list[Ino]:
+        """Returns files that lack replicas and can get some now, the most endangered first."""
+        found: list[Ino] = []
+        whys: list[str] = []
         if len(self._resting) > _RESTING_MAX:
             self._resting.clear()
 
         def look(tx: Transaction, context: Context) -> None:
-            for _, value in found:
-                ino = Ino(unpack_number(value))
-                if ino in inos or ino in without_place or self._resting.get(ino, 0.0) > now_s:
+            for ino in self._lacking_files(tx):
+                if len(found) >= most:
+                    break
+                if ino in self._under_way or self._is_resting(ino) or ino in found:
                     continue
-                places = _places(tx, context, ino)
-                if places:
-                    inos[ino] = None
-                elif places is not None:
-                    without_place.add(ino)
+                try:
+                    if of_lacking(tx, context, ino, self._copier.receiving) is not None:
+                        found.append(ino)
+                except GivenUpError as error:
+                    whys.append(str(error))
 
         self._change(look)
-        if without_place and not inos and self._failures.permit() is not None:
-            self._log.warning(
-                "files lack replicas, and no target can take them: one in another failure domain "
-                "that is up and less than 90 % full",
-                files=len(without_place),
-            )
-        return list(inos)
+        self._jobs.repair.because = whys[0] if whys and not found and not self._under_way else ""
+        if whys and not found and self._without_place.permit() is not None:
+            self._log.warning("files lack replicas", files=len(whys), because=whys[0])
+        return found
+
+    def _lacking_files(self, tx: Transaction) -> list[Ino]:
+        """Returns the first files of the index, and some behind those of the last look."""
+        start, end = all_of(b"H")
+        keys = [key for key, _ in islice(tx.range(start, end), _FOUND_MAX)]
+        if len(keys) == _FOUND_MAX:
+            after = max(self._after, keys[-1] + b"\0")
+            others = [key for key, _ in islice(tx.range(after, end), _FOUND_MAX)]
+            self._after = others[-1] + b"\0" if len(others) == _FOUND_MAX else b""
+            keys += others
+        return [lacking_place(key)[1] for key in keys]
 
     async def repair(self, ino: Ino) -> bool:
         """Gives the file the replicas that it lacks. Returns False if that is not possible now."""
+
+        def choose(tx: Transaction, context: Context, ino: Ino) -> Wanted | None:
+            return of_lacking(tx, context, ino, self._copier.receiving)
+
+        copied = await self._copy(self._jobs.repair, ino, choose)
+        rebuild = self._rebuilds.pop(ino, None)
+        if rebuild is not None and not copied.why:
+            rebuild.has_done(self._now().now_s, files=1, moved=copied.moved)
+        if not copied.why:
+            self._log.info("a file has its replicas again", ino=ino)
+        return not copied.why
+
+    def _is_resting(self, ino: Ino) -> bool:
+        return self._resting.get(ino, 0.0) > trio.current_time()
+
+    async def _copy(self, job: Job, ino: Ino, choose: Choose) -> Copied:
+        self._under_way.add(ino)
         try:
-            await self._claim(ino)
-            made = await self._plan(ino)
-            await self._copy_all(made)
-            await self._add(made)
-        except (*STORAGE_ERRORS, GivenUpError) as error:
-            self._resting[ino] = trio.current_time() + RETRY_S
-            if isinstance(error, LostObjectError):
-                self._drop(ino, error.name)
-            suppressed = self._failures.permit()
-            if suppressed is not None:
-                self._log.warning(
-                    "a file gets its replicas later",
-                    ino=ino,
-                    error=error,
-                    suppressed=suppressed or None,
-                )
-            return False
+            hold_s = HOLD_S if ino in self._written else 0.0
+            copied = await self._copier.copy(ino, choose, hold_s)
         finally:
-            self._change(lambda tx, context: give_up(tx, ino))  # if it was not added
-            self._give_claim_back(ino)
-        self._resting.pop(ino, None)
-        self._log.info("a file has its replicas again", ino=ino)
-        return True
+            self._under_way.discard(ino)
+        now_s = self._now().now_s
+        self._written.discard(ino)
+        if not copied.why:
+            self._resting.pop(ino, None)
+            job.has_done(now_s, files=0 if copied.is_needless else 1, moved=copied.moved)
+            return copied
+        rest_s = WRITTEN_S if copied.is_written else RETRY_S
+        self._resting[ino] = trio.current_time() + rest_s
+        if copied.is_written:
+            self._written.add(ino)
+        job.has_failed(copied.why)
+        suppressed = self._failures.permit()
+        if suppressed is not None:
+            what = "a file gets its replicas later" if job.target == 0 else "a file is moved later"
+            self._log.warning(what, ino=ino, error=copied.why, suppressed=suppressed or None)
+        return copied
 
-    # ---- the steps -----------------------------------------------------------------------
+    # ---- the pool ------------------------------------------------------------------------
 
-    async def _claim(self, ino: Ino) -> None:
-        leases = self._engine.services.leases
-        leases.connected(SYSTEM_SESSION)
-        needs = [Need(ino, LEASE_DATA)]
-        claim = leases.admit(SYSTEM_SESSION, needs, self._now().now_s)
-        with trio.move_on_after(CLAIM_S):
-            while claim is not None:
-                self._engine.leases_changed(self._now())
-                await trio.sleep(_CLAIM_LOOK_S)
-                if not claim.waits:
-                    claim = leases.admit(SYSTEM_SESSION, needs, self._now().now_s, claim)
-        if claim is not None:
-            leases.cancel(claim)
-            raise GivenUpError("it is being written")
-        if not leases.grant(SYSTEM_SESSION, ino, LEASE_DATA, 0, self._now().now_s) & LEASE_DATA:
-            raise GivenUpError("its lease is contended")
+    def _fill(self, tasks: trio.Nursery) -> None:
+        """Repair comes first, but leaves one place to those that move files."""
+        moving = [walk for walk in self._walks.values() if walk.queue and not walk.job.is_paused]
+        free = self._policy.parallel - len(self._under_way)
+        share = free - bool(moving and self._policy.parallel > 1)
+        if share > 0 and not self._jobs.repair.is_paused:
+            for ino in self.candidates(share):
+                self._start(tasks, self._jobs.repair, ino, self.repair)
+        free = self._policy.parallel - len(self._under_way)
+        while free > 0 and moving:
+            walk = moving.pop(0)
+            self._start(tasks, walk.job, walk.queue.popleft(), self._move_of(walk))
+            free -= 1
+            if walk.queue:
+                moving.append(walk)
 
-    def _give_claim_back(self, ino: Ino) -> None:
-        item = ReturnItem(ino, LEASE_DATA)
-        self._engine.services.leases.returned(SYSTEM_SESSION, [item], self._now().now_s)
-        self._engine.leases_changed(self._now())
-        self._committer.changed()
+    def _start(self, tasks: trio.Nursery, job: Job, ino: Ino, work: _Work) -> None:
+        self._under_way.add(ino)
+        tasks.start_soon(self._carry_out, job, ino, work)
 
-    async def _plan(self, ino: Ino) -> Plan:
-        """The plan is durable when this returns: no object is made without it."""
-        plans: list[Plan | None] = []
-        self._change(
-            lambda tx, context: plans.append(
-                plan(tx, context, ino, _places(tx, context, ino) or ())
-            )
-        )
-        await self._committer.wait_durable(self._engine.progress.txn)
-        made = plans[0]
-        if made is None:
-            raise GivenUpError("there is no place for them, or it is being changed")
-        return made
-
-    async def _copy_all(self, made: Plan) -> None:
-        for name in made.names:
-            self._check_claim(made)
-            source = self._source(made, name)
-            with self._told_what_is_lost(made, source):
-                copied = await self._storage.copy(
-                    name, source, made.epoch, must_exist=_was_durable(made, source)
-                )
-                self._check_power(made, source, copied.source_incarnation)
-        for name in names_of(made.layout):
-            self._check_claim(made)
-            with self._told_what_is_lost(made, name):
-                synced = await self._storage.sync(name, made.layout.truncate_epoch)
-                self._check_power(made, name, synced)
-        for name in names_of(made.layout):
-            self._check_claim(made)
-            with self._told_what_is_lost(made, name):
-                raised = await self._storage.raise_epoch(
-                    name, made.epoch, must_exist=_was_durable(made, name)
-                )
-                self._check_power(made, name, raised)
-
-    @staticmethod
-    @contextmanager
-    def _told_what_is_lost(made: Plan, name: ObjectName) -> Iterator[None]:
-        """An object that is missing is lost if it was durable once; else it is a hole, of which
-        there is nothing to be synced. Raising the epoch makes it."""
+    async def _carry_out(self, job: Job, ino: Ino, work: _Work) -> None:
         try:
-            yield
-        except FsError as error:
-            if error.status is not Status.NO_OBJECT:
-                raise
-            if _was_durable(made, name):
-                raise LostObjectError(name) from error
+            with self._faults.contained("the copy of a file", ino=ino, job=job.id):
+                await work(ino)
+        finally:
+            self._under_way.discard(ino)
+            self._freed.set()
 
-    def _drop(self, ino: Ino, name: ObjectName) -> None:
-        """The next try takes another replica. The last one stays, although it is lost."""
-        membership, now_s = self._engine.services.membership, self._now().now_s
+    def _move_of(self, walk: Walk) -> _Work:
+        def choose(tx: Transaction, context: Context, ino: Ino) -> Wanted | None:
+            return of_moving(tx, context, ino, walk.target, self._copier.receiving)
+
+        async def move(ino: Ino) -> None:
+            try:
+                await self._copy(walk.job, ino, choose)
+            finally:
+                walk.done(ino)
+
+        return move
+
+    # ---- walks ---------------------------------------------------------------------------
+
+    def _look_at_targets(self) -> None:
+        """A target that is down for too long is taken for lost. One that was, and is back, is not,
+        unless an administrator has given it up."""
+        membership, now = self._engine.services.membership, self._now()
+        for target in membership.targets():
+            down_s = membership.down_s(target.id, now.now_s)
+            rebuild = self._jobs.of(REBUILD, target.id)
+            if down_s == 0.0 and membership.is_heard(target.id):
+                self._rebuilt.discard(target.id)
+                if rebuild is not None and not target.is_lost:
+                    self._jobs.end(rebuild, now.now_ns)
+                    self._log.info("a target is back, and not rebuilt", target=target.id)
+            is_late = down_s >= self._policy.rebuild_after_s and target.id not in self._rebuilt
+            if rebuild is None and (target.is_lost or (is_late and self._has_replicas())):
+                self._rebuilt.add(target.id)
+                self._jobs.start(REBUILD, target.id, now.now_ns)
+                self._log.warning("the replicas of a target are made again", target=target.id)
+
+    def _has_replicas(self) -> bool:
+        """Whether files may have several."""
+        return self._engine.services.membership.policy.replicas_max > 1
+
+    def _walk(self) -> bool:
+        """Takes each walk some steps further. Returns whether there is more to be done at once."""
+        jobs = [*self._jobs.under_way(DRAIN), *self._jobs.under_way(REBUILD)]
+        self._walks = {job.id: self._walks.get(job.id) or self._new_walk(job) for job in jobs}
+        is_busy: list[bool] = []
+        for walk in self._walks.values():
+            if not walk.job.is_paused:
+                self._change(lambda tx, context, walk=walk: is_busy.append(walk.turn(tx, context)))  # type: ignore[misc]
+        return any(is_busy)
+
+    def _new_walk(self, job: Job) -> Walk:
+        return Walk(
+            job,
+            self._is_resting,
+            self._under_way,
+            lambda target: self._copier.receiving[target] > 0,
+            _lacking,
+            self._rebuilds.__setitem__,
+            self._engine.services.membership.epoch,
+        )
+
+    def _purge(self, tx: Transaction, context: Context) -> None:
+        """Forgets dropped names and doomed objects of targets that are out of the cluster."""
+        for number in context.services.membership.all_removed():
+            names = islice(tx.range(*dropped_at(number, (0, 0))), _PURGED_MAX)
+            keys = [key for key, _ in names]
+            keys += [dropped_of_file_key(dropped_name(key)) for key in keys]
+            keys += [key for key, _ in islice(tx.range(*lone_at(number)), _PURGED_MAX)]
+            for key in keys:
+                tx.delete(key)
+
+    # ---- what is written down ------------------------------------------------------------
+
+    def _index(self) -> bool:
+        """Makes the index for a store that has none. Returns whether there is more to be done."""
+        more: list[bool] = []
+
+        def step(tx: Transaction, context: Context) -> None:
+            if tx.get(LACKING_KEY) is not None:
+                return
+            start, end = inode_key(self._indexed_at + 1), all_of(b"I")[1]
+            rows = list(islice(tx.range(start, end), STEP))
+            for key, value in rows:
+                self._indexed_at = number_of(key)
+                inode = Inode.parse(value)
+                if inode.is_file:
+                    note_lack(tx, inode.ino, b"", inode.tail)
+            if len(rows) < STEP:
+                tx.put(LACKING_KEY, b"")
+            else:
+                more.append(True)
+
+        self._change(step)
+        return bool(more)
+
+    def _count_lacking(self, tx: Transaction, context: Context) -> None:
+        """Counts the index, some of it at a time."""
+        after, count, endangered = self._count
+        start, end = all_of(b"H")
+        keys = [key for key, _ in islice(tx.range(max(start, after), end), _COUNTED_MAX)]
+        count += len(keys)
+        endangered += sum(lacking_place(key)[0] == 1 for key in keys)
+        if len(keys) == _COUNTED_MAX:
+            self._count = keys[-1] + b"\0", count, endangered
+            return
+        self._count = b"", 0, 0
+        jobs = self._jobs
+        jobs.files_lacking, jobs.files_endangered, jobs.is_counted = count, endangered, True
+        repair = jobs.repair
+        was_idle, repair.is_idle = repair.is_idle, count == 0
+        if not repair.is_idle and (was_idle or not repair.record.started_ns):
+            repair.changed(started_ns=context.now_ns)
+        repair.files_left, repair.is_estimated = count, True
+        if repair.record.files:
+            repair.bytes_left = count * repair.record.bytes // repair.record.files
+
+    def _note(self) -> None:
+        now_s = self._now().now_s
+        if now_s - self._noted_s < NOTE_S:
+            return
+        self._noted_s = now_s
 
         def change(tx: Transaction, context: Context) -> None:
-            inode = find(tx, ino)
-            if inode is None or not inode.is_file:
-                return
-            layout = inode.layout()
-            gone = droppable(layout, [name], lambda one: membership.is_answering(one, now_s))
-            remove_replicas(tx, ino, layout, gone)
+            for walk in self._walks.values():
+                walk.note(context)
+            changed, forgotten = self._jobs.take_changed()
+            for job in changed:
+                put_job(tx, job)
+            for number in forgotten:
+                tx.delete(job_key(number))
 
         self._change(change)
-
-    def _source(self, made: Plan, name: ObjectName) -> ObjectName:
-        membership, now_s = self._engine.services.membership, self._now().now_s
-        layout = made.layout
-        for one in layout.replicas():
-            same = one.stripe_index == stripe_of(name.number)
-            if same and membership.is_answering(one.target, now_s):
-                return name_of(layout, one)
-        raise GivenUpError("no replica of a stripe is up")
-
-    def _check_claim(self, made: Plan) -> None:
-        found: list[bool] = []
-        self._change(lambda tx, context: found.append(is_claimed(context, made.ino)))
-        if not found[0]:
-            raise GivenUpError("it is being written")
-
-    @staticmethod
-    def _check_power(made: Plan, name: ObjectName, incarnation: int) -> None:
-        if made.incarnations.get(name.target) != incarnation:
-            raise GivenUpError(f"target {name.target} has lost what was not synced")
-
-    async def _add(self, made: Plan) -> None:
-        done: list[bool] = []
-        self._change(lambda tx, context: done.append(add(tx, context, made)))
-        await self._committer.wait_durable(self._engine.progress.txn)
-        if not done[0]:
-            raise GivenUpError("it has changed meanwhile")
 
     def _change(self, operation: Callable[[Transaction, Context], object]) -> None:
         def run(tx: Transaction, context: Context) -> None:
@@ -272,35 +368,6 @@ class Repair:
         self._engine.system(run, self._now())
 
 
-def _was_durable(made: Plan, name: ObjectName) -> bool:
-    return bool(made.layout.durable_stripes >> stripe_of(name.number) & 1)
-
-
-def _degraded(tx: Transaction, ino: Ino) -> Layout | None:
-    """Returns the layout of a file that lacks replicas; None: it lacks none."""
-    inode = find(tx, ino)
-    if inode is None or not inode.is_file or not is_replicated(inode.tail):
-        return None
-    layout = inode.layout()
-    counts = counts_of(layout)
-    return layout if any(n < layout.replicas_wanted for n in counts.values()) else None
-
-
-def _places(tx: Transaction, context: Context, ino: Ino) -> list[tuple[int, int]] | None:
-    """Returns where the file is to get replicas: stripe index and target. []: there is no place for
-    them; None: it lacks none."""
-    layout = _degraded(tx, ino)
-    if layout is None:
-        return None
-    counts = counts_of(layout)
-    places: list[tuple[int, int]] = []
-    for stripe in range(layout.stripe_width):
-        present = [one.target for one in layout.replicas() if one.stripe_index == stripe]
-        for _ in range(counts[stripe], layout.replicas_wanted):
-            target = context.services.membership.place_of_copy(
-                layout.file_id + stripe, present, context.now_s
-            )
-            if target is not None:
-                present.append(target)
-                places.append((stripe, target))
-    return places
+def _lacking(tx: Transaction) -> int:
+    """How many files lack replicas, up to LOOK_AHEAD."""
+    return sum(1 for _ in islice(tx.range(*all_of(b"H")), LOOK_AHEAD))

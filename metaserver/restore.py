@@ -139,8 +139,8 @@ def restored_record(key: bytes, value: bytes, jumps: Jumps) -> Record | None:
 
 def _given_up(value: bytes) -> list[Record]:
     """The records that have the objects of a plan deleted."""
-    names = decode(records.PlanRecord, value).names()
-    return [(records.lone_key(name), b"") for name in names]
+    plan = decode(records.PlanRecord, value)
+    return [(records.lone_key(name), b"") for name in (*plan.names(), *plan.gone())]
 
 
 def _cut_record(snapshot: LmdbSnapshot, ino: int) -> dict[bytes, bytes]:

@@ -136,7 +136,7 @@ class Metaserver:
         tasks.start_soon(TrashExpiry(background).run)
         tasks.start_soon(dropping.run)
         tasks.start_soon(Unsynced(background).run)
-        tasks.start_soon(Repair(background).run)
+        tasks.start_soon(Repair(background, dropping, self._config.repair).run)
         tasks.start_soon(Eviction(background, dropping).run, tasks)
         tasks.start_soon(self._show_gauges)
         tasks.start_soon(watch_certificate, self._transport, metrics)

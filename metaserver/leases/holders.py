@@ -69,6 +69,22 @@ class Holder:
     is_ghost: bool = False
     is_fenced: bool = False
     until_s: float = 0.0  # a ghost may believe in its leases until then
+    # Of the metaserver itself: for how long it keeps the lease on an inode when it is recalled.
+    kept_s: dict[Ino, float] = field(default_factory=dict)
+
+    def kept_until_s(self, ino: Ino, now_s: float) -> float:
+        """Until when it may keep its lease on the inode that is recalled now, if it is not the
+        lease of a session."""
+        return max(self.until_s, now_s + self.kept_s.get(ino, 0.0))
+
+    def let_go(self, ino: Ino) -> None:
+        del self.leases[ino]
+        self.kept_s.pop(ino, None)
+
+    def keep(self, ino: Ino, seconds: float, now_s: float) -> None:
+        self.kept_s[ino] = seconds
+        for recall in self.recalled.get(ino, ()):
+            recall.deadline_s = now_s + seconds
 
     def lease_on(self, ino: Ino, session: SessionId) -> Held:
         """Returns its lease on the inode, or an empty lease of this session."""

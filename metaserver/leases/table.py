@@ -136,6 +136,10 @@ class Leases:
             self._add(session, holder, ino, flags, 0)
         return is_given
 
+    def hold(self, session: SessionId, ino: Ino, seconds: float, now_s: float = 0.0) -> None:
+        """A holder that is no session keeps its lease for so long when it is, or was, recalled."""
+        self._holders[session].keep(ino, seconds, now_s)
+
     # ---- before an op runs ---------------------------------------------------------------
 
     def is_holder(self, session: SessionId) -> bool:
@@ -507,7 +511,7 @@ class Leases:
         *,
         is_trim: bool = False,
     ) -> Recall:
-        known = self._sessions.get(held.session)
+        known, kept_s = self._sessions.get(held.session), holder.kept_until_s(ino, now_s)
         recall = Recall(
             number=next(self.numbers),
             ino=ino,
@@ -515,7 +519,7 @@ class Leases:
             flags=flags,
             limit=known.heard if known else 0,
             began_s=now_s,
-            deadline_s=known.renewed_s + self.duration_s if known else holder.until_s,
+            deadline_s=known.renewed_s + self.duration_s if known else kept_s,
             is_trim=is_trim,
         )
         self._recalls[recall.number] = recall
@@ -543,7 +547,7 @@ class Leases:
                 self._end(recall, now_s, "answered")
 
     def _remove(self, holder: Holder, ino: Ino, held: Held) -> None:
-        del holder.leases[ino]
+        holder.let_go(ino)
         self.count -= 1
         if held.flags & LEASE_CHILDREN:
             self.children.leave(held.session, ino)

@@ -18,6 +18,7 @@ from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load_directory, save, touch_directory
 from metaserver.namespace.layouts import cluster_default, new_layout, own_record
 from metaserver.namespace.protection import check_may_add
+from metaserver.namespace.replicas import note_lack
 from metaserver.records import orphan_key, pack_number, xattr_key
 from metaserver.transaction import Transaction
 
@@ -72,6 +73,7 @@ def _make(tx: Transaction, parent: Inode, wanted: Wanted, context: Context) -> I
     inode = _new_inode(parent, wanted, bits, len(xattrs), context)
     if inode.is_file:
         inode = Inode(inode.attributes, _layout(inode.ino, layout, context))
+        note_lack(tx, inode.ino, b"", inode.tail)
     for name, value in xattrs:
         tx.put(xattr_key(inode.ino, name), value)
     context.inodes_added += 1

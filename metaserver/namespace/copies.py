@@ -1,4 +1,5 @@
-"""Replicas that are added: planned, copied, and then named by the layout (decision 0063).
+"""Replicas that are added: planned, copied, and then named by the layout (decision 0063). Others
+may leave the layout in the same change: then a replica moves (decision 0065).
 
 `plan` gives the new objects names that were never used, and reserves the epoch at which they become
 replicas: no layout has it before. `add` puts them into the layout at that epoch, if nobody could
@@ -8,7 +9,9 @@ replicas may have it already. The `C` record of a file is its plan; objects of o
 are deleted.
 
 All of this needs the claim of the file: a shared DATA lease of the metaserver itself, which ends at
-once when somebody is to write.
+once, or soon, when somebody is to write. Replicas that have left may still answer clients with a
+former view: the `C` record has their names until they do not, and the claim lasts until then.
+`finish` ends that.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +31,9 @@ from metaserver.namespace.replicas import (
     dropped_names,
     generations_of,
     names_of,
+    note_dropped,
     stripe_of,
+    without,
 )
 from metaserver.records import ObjectName, PlanRecord, plan_key
 from metaserver.sessions import SYSTEM_SESSION
@@ -37,14 +42,19 @@ from metaserver.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """layout: as it is; what it names stays. names: of the objects to be made. epoch: at which they
-    become replicas. incarnations: of the targets that have the file, when it was planned."""
+    """layout: as it is. names: of the objects to be made. epoch: at which they become replicas.
+    incarnations: of the targets that have the file, when it was planned. gone: what leaves the
+    layout when they are added; all else that it names stays."""
 
     ino: Ino
     layout: Layout
     names: tuple[ObjectName, ...]
     epoch: int
     incarnations: Mapping[int, int]
+    gone: tuple[ObjectName, ...] = ()
+
+    def staying(self) -> list[ObjectName]:
+        return [name for name in names_of(self.layout) if name not in self.gone]
 
 
 def is_claimed(context: Context, ino: Ino) -> bool:
@@ -52,18 +62,22 @@ def is_claimed(context: Context, ino: Ino) -> bool:
 
 
 def plan(
-    tx: Transaction, context: Context, ino: Ino, places: Iterable[tuple[int, int]]
+    tx: Transaction,
+    context: Context,
+    ino: Ino,
+    places: Iterable[tuple[int, int]],
+    gone: Iterable[ObjectName] = (),
 ) -> Plan | None:
-    """Plans replicas, each of a stripe index on a target. None: the file is not claimed, is gone,
-    has no objects or is being cut, or has a replica there."""
-    if not is_claimed(context, ino) or ino in context.services.intents:
+    """Plans replicas, each of a stripe index on a target; gone: those that leave the layout. None:
+    the file is not claimed, is gone, has no objects or is being cut, or has a replica there."""
+    if not is_claimed(context, ino) or ino in context.services.intents or moved(tx, ino):
         return None
     give_up(tx, ino)
     inode = find(tx, ino)
     if inode is None or not inode.is_file or inode.layout().inline:
         return None
     layout = inode.layout()
-    wanted = sorted(places)
+    wanted, leaving = sorted(places), tuple(gone)
     taken = {(one.stripe_index, one.target) for one in layout.replicas()}
     if not wanted or not _is_possible(layout, wanted, taken):
         return None
@@ -86,7 +100,7 @@ def plan(
     targets, numbers = [one.target for one in names], [one.number for one in names]
     record = PlanRecord(layout.file_id, epoch, tuple(targets), tuple(numbers))
     tx.put(plan_key(ino), encode(record))
-    return Plan(ino, layout, names, epoch, _incarnations(layout, context))
+    return Plan(ino, layout, names, epoch, _incarnations(layout, context), leaving)
 
 
 def _is_possible(
@@ -126,9 +140,30 @@ def add(tx: Transaction, context: Context, made: Plan) -> bool:
     )
     if changed is None:
         return False
-    tx.delete(plan_key(made.ino))
     _clean_up(tx, changed)
+    if not made.gone:
+        tx.delete(plan_key(made.ino))
+        return True
+    note_dropped(tx, made.ino, made.gone)
+    targets, numbers = [one.target for one in made.gone], [one.number for one in made.gone]
+    record = PlanRecord(seen.file_id, made.epoch, (), (), tuple(targets), tuple(numbers))
+    tx.put(plan_key(made.ino), encode(record))
     return True
+
+
+def moved(tx: Transaction, ino: Ino) -> list[ObjectName]:
+    """Returns the names of replicas that have left the file's layout, and may still answer."""
+    raw = tx.get(plan_key(ino))
+    record = decode(PlanRecord, raw) if raw is not None else None
+    return record.gone() if record is not None and record.is_added else []
+
+
+def finish(tx: Transaction, ino: Ino) -> None:
+    """Nobody gets an answer from the replicas that have left: their objects are deleted."""
+    names = moved(tx, ino)
+    if names:
+        tx.delete(plan_key(ino))
+        doom(tx, names)
 
 
 def _may_be_added(tx: Transaction, context: Context, made: Plan) -> bool:
@@ -139,7 +174,7 @@ def _may_be_added(tx: Transaction, context: Context, made: Plan) -> bool:
 
 
 def _with_added(layout: Layout, made: Plan) -> Layout:
-    rows = _rows(layout)
+    rows = _rows(without(layout, set(made.gone)))
     for name in made.names:
         row = rows[stripe_of(name.number)]
         added = name.target, name.number >> GENERATION_SHIFT
@@ -183,12 +218,14 @@ def _clean_up(tx: Transaction, layout: Layout) -> None:
 
 
 def give_up(tx: Transaction, ino: Ino) -> None:
-    """Gives up the plan of the file, if it has one: its objects are deleted, and the file goes on
-    with the epoch of the plan, as some of its replicas may have it already."""
+    """Gives up the plan of the file, if it has one that was not added: its objects are deleted, and
+    the file goes on with the epoch of the plan, as some of its replicas may have it already."""
     raw = tx.get(plan_key(ino))
     if raw is None:
         return
     record = decode(PlanRecord, raw)
+    if record.is_added:
+        return
     tx.delete(plan_key(ino))
     doom(tx, record.names())
     inode = find(tx, ino)

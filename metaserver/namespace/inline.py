@@ -11,7 +11,7 @@ from dataclasses import replace
 from fscommon.layout.layout import Layout, is_inline
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, save
-from metaserver.namespace.replicas import dropped_names, next_epoch
+from metaserver.namespace.replicas import dropped_names, generations_of, next_epoch, note_lack
 from metaserver.records import Intent, intent_key
 from metaserver.transaction import Transaction
 
@@ -23,17 +23,17 @@ def has_inline(inode: Inode) -> bool:
 def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
     """Gives the file objects. The request is answered when its bytes are durable there; from then
     on a missing first object is an error, not a hole. As no target has anything of the file yet,
-    other targets may replace those that the cluster does not have any more."""
-    layout = inode.layout()
+    other targets may replace those that get no files any more."""
+    layout = _with_known_targets(tx, inode.layout(), context)
     spilled = replace(
         layout,
         inline=b"",
         durable_stripes=layout.durable_stripes | 1,
         truncate_epoch=next_epoch(tx, inode.ino, layout),
-        targets=_targets(tx, layout, context),
     )
     changed = Inode(inode.attributes, spilled.pack())
     save(tx, changed)
+    note_lack(tx, inode.ino, inode.tail, changed.tail)
     content = replace(spilled, inline=layout.inline)
     intent = Intent(inode.attributes.size, content.truncate_epoch, content.pack())
     tx.put(intent_key(inode.ino), intent.pack())
@@ -42,11 +42,19 @@ def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
     return changed
 
 
-def _targets(tx: Transaction, layout: Layout, context: Context) -> tuple[int, ...]:
-    """Names of objects that were dropped must not come back."""
-    if layout.is_replicated and dropped_names(tx, layout.file_id):
-        return layout.targets
-    return context.services.membership.known(layout)
+def _with_known_targets(tx: Transaction, layout: Layout, context: Context) -> Layout:
+    """Names of objects that were dropped must not come back: a replica on another target gets a
+    generation of its own then."""
+    targets = context.services.membership.known(layout)
+    has_dropped = layout.is_replicated and bool(dropped_names(tx, layout.file_id))
+    if not has_dropped or targets == layout.targets:
+        return replace(layout, targets=targets)
+    generation = layout.generation_last + 1
+    places = zip(layout.targets, targets, generations_of(layout), strict=True)
+    generations = [former if target == before else generation for before, target, former in places]
+    return replace(
+        layout, targets=targets, generations=tuple(generations), generation_last=generation
+    )
 
 
 def with_bytes(inode: Inode, offset: int, content: bytes) -> Inode:

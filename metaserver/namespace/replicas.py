@@ -5,6 +5,9 @@ dropped leaves its name behind, which is refused for good: in a `Y` record, whic
 before it serves, and in a `V` record, which the removal of the file reads. Both stay until the
 objects of the file are deleted.
 
+`H` records are the files that lack replicas, the most endangered first: whoever writes another
+layout of a file says so to `note_lack`.
+
 `W` and `U` records say of which files not all replicas may have the bytes durably: those that a
 session has open for writing, and those that were closed and not synced everywhere since.
 """
@@ -14,7 +17,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from fscommon.layout.layout import VACANT, Layout, Replica, is_inline, is_replicated, unpack_layout
+from fscommon.layout.layout import (
+    VACANT,
+    Layout,
+    Replica,
+    is_inline,
+    is_replicated,
+    replicas_wanted,
+    unpack_layout,
+)
 from fscommon.limits import GENERATION_SHIFT
 from fscommon.types import Ino, SessionId
 from fscommon.wire.codec import decode
@@ -27,6 +38,7 @@ from metaserver.records import (
     dropped_name_of_file,
     dropped_of_file,
     dropped_of_file_key,
+    lacking_key,
     lone_key,
     pack_number,
     plan_key,
@@ -44,6 +56,27 @@ _STRIPE_MASK: Final = (1 << GENERATION_SHIFT) - 1
 def has_written_replicas(tail: bytes) -> bool:
     """Whether it is replicated, and its bytes lie in objects."""
     return is_replicated(tail) and not is_inline(tail)
+
+
+def lack_of(tail: bytes) -> int | None:
+    """Returns how many replicas the poorest stripe of a file with this packed layout has, if they
+    are fewer than they are to be. None: it lacks none, or has no objects."""
+    if not has_written_replicas(tail):
+        return None
+    layout = unpack_layout(tail)
+    least = min(counts_of(layout).values())
+    return least if least < replicas_wanted(layout) else None
+
+
+def note_lack(tx: Transaction, ino: Ino, former: bytes, tail: bytes) -> None:
+    """The file has this packed layout now. former: the one that it had; b"": none."""
+    before, now = lack_of(former), lack_of(tail)
+    if before == now:
+        return
+    if before is not None:
+        tx.delete(lacking_key(before, ino))
+    if now is not None:
+        tx.put(lacking_key(now, ino), b"")
 
 
 def names_of(layout: Layout) -> list[ObjectName]:
@@ -76,7 +109,9 @@ def change_layout(
         return None
     changed = change(now)
     _check_forward(now, changed)
-    save(tx, Inode(inode.attributes, changed.pack()))
+    tail = changed.pack()
+    save(tx, Inode(inode.attributes, tail))
+    note_lack(tx, ino, inode.tail, tail)
     return changed
 
 
@@ -129,10 +164,10 @@ def remove_replicas(tx: Transaction, ino: Ino, layout: Layout, names: list[Objec
         return True
     gone = set(names)
 
-    def without(now: Layout) -> Layout:
-        return _without(now, gone)
+    def dropped(now: Layout) -> Layout:
+        return without(now, gone)
 
-    if change_layout(tx, ino, layout.file_id, layout.truncate_epoch, without) is None:
+    if change_layout(tx, ino, layout.file_id, layout.truncate_epoch, dropped) is None:
         return False
     note_dropped(tx, ino, names)
     return True
@@ -144,7 +179,8 @@ def note_dropped(tx: Transaction, ino: Ino, names: Iterable[ObjectName]) -> None
         tx.put(dropped_of_file_key(name), b"")
 
 
-def _without(layout: Layout, names: set[ObjectName]) -> Layout:
+def without(layout: Layout, names: set[ObjectName]) -> Layout:
+    """Returns the layout with vacant places for these names."""
     targets, generations = list(layout.targets), list(generations_of(layout))
     for place, one in _placed(layout):
         if name_of(layout, one) in names:
@@ -177,7 +213,7 @@ def is_born_of(slot: bytes, born: bytes) -> bool:
         return slot == born
     given, layout = unpack_layout(slot), unpack_layout(born)
     gone = set(names_of(given)) - set(names_of(layout))
-    return len(set(counts_of(layout))) == layout.stripe_width and _without(given, gone) == layout
+    return len(set(counts_of(layout))) == layout.stripe_width and without(given, gone) == layout
 
 
 def missing_at_birth(slot: bytes | None, born: bytes) -> list[ObjectName]:
@@ -284,6 +320,7 @@ def forget_replicas(tx: Transaction, ino: Ino, tail: bytes) -> None:
     """The file with this packed layout is gone, or has got a new file id."""
     if not is_replicated(tail):
         return
+    note_lack(tx, ino, tail, b"")
     for key, _ in list(tx.range(*unsynced_of(ino))):
         tx.delete(key)
 

@@ -53,6 +53,7 @@ from metaserver.namespace.replicas import (
     is_born_of,
     missing_at_birth,
     note_dropped,
+    note_lack,
 )
 from metaserver.namespace.trash import Place
 from metaserver.namespace.trees import is_inside
@@ -314,6 +315,7 @@ def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
     slot = sessions.slots(context.session).pop(ino, None)
     if is_replicated(birth.layout):
         note_dropped(tx, ino, missing_at_birth(slot, birth.layout))
+        note_lack(tx, ino, b"", birth.layout)
     if birth.is_open:
         sessions.open(context.session, ino, writable=birth.writable)
         if birth.writable:

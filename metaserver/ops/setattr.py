@@ -54,7 +54,7 @@ from metaserver.namespace.inode import Inode, find, load, save
 from metaserver.namespace.layouts import check_knows, new_layout, shape_of
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
 from metaserver.namespace.protection import check_may_change
-from metaserver.namespace.replicas import forget_replicas, next_epoch
+from metaserver.namespace.replicas import forget_replicas, next_epoch, note_lack
 from metaserver.namespace.written import merge_written
 from metaserver.ops import grants
 from metaserver.ops.footprints import WRITTEN_FILE
@@ -146,6 +146,7 @@ def _resize(tx: Transaction, inode: Inode, request: SetAttr, context: Context) -
         tx.put(doomed_key(inode.layout().file_id), without_inline(inode.tail))
         forget_replicas(tx, inode.ino, inode.tail)
         fresh = _fresh_layout(tx, inode.layout(), request.like, context)
+        note_lack(tx, inode.ino, b"", fresh)
         resized = Inode(inode.attributes, fresh).resized(0)
     elif size < inode.attributes.size and has_inline(inode):
         resized = cut_inline(inode, size).resized(size)

@@ -34,6 +34,7 @@ from metaserver.namespace.charges import charge_xattr
 from metaserver.namespace.inode import Inode, find, load, save
 from metaserver.namespace.layouts import layout_text, wanted_default, with_layout
 from metaserver.namespace.protection import check_may_set_xattr
+from metaserver.namespace.replicas import note_lack
 from metaserver.ops import footprints, grants, names
 from metaserver.ops.row import OpRow
 from metaserver.records import xattr_key, xattr_name, xattrs_of
@@ -132,6 +133,7 @@ def _set_layout(tx: Transaction, inode: Inode, value: bytes, context: Context) -
     context.wait_durable = True
     if inode.is_file:
         changed = with_layout(inode, wanted, context)
+        note_lack(tx, inode.ino, inode.tail, changed.tail)
     else:
         changed = _put(tx, inode, LAYOUT_XATTR, wanted.pack(), context)
     return Entry(save(tx, changed.changed(context.now_ns)))

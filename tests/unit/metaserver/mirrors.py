@@ -1,7 +1,7 @@
 """A bench whose files have two replicas, on storage servers with a target each; and its targets."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from fscommon.observe.metrics import Metrics
 from fscommon.types import Ino, SessionId
 from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.messages import Close, Create, Open, Opened
+from fscommon.wire.objects import ObjectCopied
 from fscommon.wire.ops import Op
 from fscommon.wire.replicas import DropReplicas
 from fscommon.wire.servers import DroppedNames, Heartbeat, Register, TargetDropped, TargetReport
@@ -22,11 +23,15 @@ from metaserver.committer import Committer
 from metaserver.context import Context
 from metaserver.dropping import Dropping
 from metaserver.engine import Time
+from metaserver.eviction import Eviction
 from metaserver.membership import NODE_TIMEOUT_S, Node
 from metaserver.namespace.inode import find
 from metaserver.namespace.replicas import names_of
 from metaserver.placement import ReplicaPolicy
+from metaserver.reaper import Reaper
 from metaserver.records import ObjectName, all_of
+from metaserver.repair import Repair
+from metaserver.repair_policy import DEFAULT_REPAIR, RepairPolicy
 from metaserver.storage import StorageCalls
 from metaserver.store.waist import Store
 from metaserver.times import Clock
@@ -43,6 +48,7 @@ class MirrorBench(Bench):
     def __init__(self, store: Store | None = None, nodes: int = 3, **options: Any) -> None:
         super().__init__(store, targets=0, **{"settings": TWO, **options})
         self.incarnations = dict.fromkeys(range(1, nodes + 1), 1)
+        self.free: dict[int, int] = {}  # bytes of targets, if it is not half of each
         self.servers: dict[int, Client] = {}
         for number in self.incarnations:
             self.join(number)
@@ -63,7 +69,8 @@ class MirrorBench(Bench):
 
     def report(self, number: int) -> TargetReport:
         uuid = bytes([number, 0]) * 8
-        return TargetReport(number, uuid, self.incarnations[number], 1 << 40, 1 << 39, 0, 0)
+        free = self.free.get(number, 1 << 39)
+        return TargetReport(number, uuid, self.incarnations[number], 1 << 40, free, 0, 0)
 
     def beat(self, *silent: int) -> None:
         """All storage servers but these send a heartbeat."""
@@ -195,6 +202,96 @@ class Targets(StorageCalls):
             self.deleted += gone
             answers.append("" if len(gone) == len(group) else "no answer")
         return answers
+
+
+@dataclass
+class Copiers(Targets):
+    """Targets that make copies, and note what was done in which order."""
+
+    done: list[tuple[str, ObjectName]] = field(default_factory=list)
+    before_copy: Callable[[], None] = lambda: None
+    after_copy: Callable[[ObjectName], None] = lambda name: None
+    absent: set[ObjectName] = field(default_factory=set)
+    seconds: float = 0.0  # of a copy
+    bytes: int = 1  # of an object
+    busy: int = 0  # copies just now
+    most: int = 0  # the most at the same time
+
+    async def copy(
+        self, name: ObjectName, source: ObjectName, epoch: int, *, must_exist: bool
+    ) -> ObjectCopied:
+        await self._reach(name.target)
+        await self._reach(source.target)
+        self._find(source, must_exist)
+        self.before_copy()
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        await trio.sleep(self.seconds)
+        self.busy -= 1
+        assert name.number & 255 == source.number & 255 and name.file_id == source.file_id
+        self.done.append(("copy", name))
+        self.after_copy(name)
+        incarnation, of_source = (self.incarnations.get(t.target, 1) for t in (name, source))
+        return ObjectCopied(incarnation, of_source, self.bytes)
+
+    def _find(self, name: ObjectName, must_exist: bool) -> None:
+        if must_exist and name in self.absent:
+            raise FsError(Status.NO_OBJECT)
+
+    async def sync(self, name: ObjectName, epoch: int) -> int:
+        self._find(name, True)
+        incarnation = await Targets.sync(self, name, epoch)
+        self.done.append(("sync", name))
+        return incarnation
+
+    async def raise_epoch(self, name: ObjectName, epoch: int, *, must_exist: bool) -> int:
+        await self._reach(name.target)
+        self._find(name, must_exist)
+        self.absent.discard(name)
+        self.done.append((f"raise to {epoch}", name))
+        return self.incarnations.get(name.target, 1)
+
+
+class LiveBench(MirrorBench):
+    """Its clocks go with the time of trio."""
+
+    def time(self) -> Time:
+        with suppress(RuntimeError):  # it is made before trio runs
+            self.now_s = 1000.0 + trio.current_time()
+            self.now_ns = max(self.now_ns + 1, 10**15 + int(trio.current_time() * 1e9))
+        return Time(self.now_ns, self.now_s)
+
+
+@asynccontextmanager
+async def tasks_of(
+    bench: MirrorBench, targets: Targets, policy: RepairPolicy = DEFAULT_REPAIR
+) -> AsyncIterator[None]:
+    """The tasks that have to do with replicas, and the heartbeats of targets that are not ended."""
+    async with trio.open_nursery() as tasks:
+        dropping = Dropping(bench.engine, CommitsAtOnce(bench), targets, tasks, bench.time)
+        parts = background(bench, targets)
+        tasks.start_soon(dropping.run)
+        tasks.start_soon(Repair(parts, dropping, policy).run)
+        tasks.start_soon(Reaper(parts).run)
+        tasks.start_soon(Eviction(parts, dropping).run, tasks)
+        tasks.start_soon(_beats, bench, targets)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def _beats(bench: MirrorBench, targets: Targets) -> None:
+    while True:
+        for number, server in bench.servers.items():
+            if number not in targets.ended:
+                beat = Heartbeat(number, (bench.report(number),), 0)
+                try:
+                    server.call(Op.HEARTBEAT, beat)
+                except FsError:
+                    bench.join(number)
+        for _ in range(10):
+            bench.settle()
+            bench.engine.leases_changed(bench.time())
+            await trio.sleep(0.1)
 
 
 @asynccontextmanager

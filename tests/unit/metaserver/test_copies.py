@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,19 +16,19 @@ from fscommon.limits import GENERATION_MAX
 from fscommon.types import Ino
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import SET_SIZE, Empty, SetAttr, SetXattr, Unlink
-from fscommon.wire.objects import ObjectCopied
 from fscommon.wire.ops import Op
 from metaserver.context import Context
+from metaserver.copier import CLAIM_S
 from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.replicas import change_layout, names_of, next_epoch, stripe_of
 from metaserver.records import ObjectName, PlanRecord, lone_name, plan_key
-from metaserver.repair import CLAIM_S, LOOK_S, RETRY_S, Repair
+from metaserver.repair import LOOK_S, RETRY_S, Repair
 from metaserver.sessions import SYSTEM_SESSION
 from metaserver.transaction import Transaction
 
 from .bench import ROOT, Client
-from .mirrors import MirrorBench, Targets, background, closed, created, opened
+from .mirrors import Copiers, MirrorBench, Targets, background, closed, created, opened
 
 pytestmark = pytest.mark.expects_log("a file gets its replicas later")
 
@@ -257,43 +257,6 @@ def test_a_cut_takes_another_epoch(bench: MirrorBench, client: Client) -> None:
 
 
 # ---- jobs ---------------------------------------------------------------------------------------
-
-
-@dataclass
-class Copiers(Targets):
-    """Targets that make copies, and note what was done in which order."""
-
-    done: list[tuple[str, ObjectName]] = field(default_factory=list)
-    before_copy: Callable[[], None] = lambda: None
-    absent: set[ObjectName] = field(default_factory=set)
-
-    async def copy(
-        self, name: ObjectName, source: ObjectName, epoch: int, *, must_exist: bool
-    ) -> ObjectCopied:
-        await self._reach(name.target)
-        self._find(source, must_exist)
-        self.before_copy()
-        assert name.number & 255 == source.number & 255 and name.file_id == source.file_id
-        self.done.append(("copy", name))
-        incarnation, of_source = (self.incarnations.get(t.target, 1) for t in (name, source))
-        return ObjectCopied(incarnation, of_source, 1)
-
-    def _find(self, name: ObjectName, must_exist: bool) -> None:
-        if must_exist and name in self.absent:
-            raise FsError(Status.NO_OBJECT)
-
-    async def sync(self, name: ObjectName, epoch: int) -> int:
-        self._find(name, True)
-        incarnation = await Targets.sync(self, name, epoch)
-        self.done.append(("sync", name))
-        return incarnation
-
-    async def raise_epoch(self, name: ObjectName, epoch: int, *, must_exist: bool) -> int:
-        await self._reach(name.target)
-        self._find(name, must_exist)
-        self.absent.discard(name)
-        self.done.append((f"raise to {epoch}", name))
-        return self.incarnations.get(name.target, 1)
 
 
 def repair_of(bench: MirrorBench, targets: Targets) -> Repair:

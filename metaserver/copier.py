@@ -1,0 +1,321 @@
+"""Copies one file's objects to other targets: to make replicas that it lacks, or to move some.
+
+It claims the file by a shared DATA lease of the metaserver itself, which recalls its writer. It
+plans the new objects, has each copied from another replica of its stripe, has all replicas that
+stay synced, raises their epoch, and puts the new ones into the layout; replicas that leave go in
+the same change (metaserver.namespace.copies). If anything fails it gives the plan up; the file is
+tried again later.
+
+A writer takes the claim away at once, or after `hold_s`. Once replicas have left the layout nobody
+gets the claim before their names are settled: a client with the former view might read there what
+is older than what a writer has written elsewhere. The metaserver that finds such a file after a
+restart has claimed it already, and settles its names.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+import trio
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import LEASE_DATA
+from fscommon.observe.log import Log
+from fscommon.types import Ino
+from fscommon.wire.codec import decode
+from fscommon.wire.leases import ReturnItem
+from metaserver.background import Background
+from metaserver.context import Context
+from metaserver.dropping import Dropping
+from metaserver.leases.holders import Need
+from metaserver.namespace.copies import Plan, add, finish, give_up, is_claimed, moved, plan
+from metaserver.namespace.inode import find
+from metaserver.namespace.places import GivenUpError, Wanted
+from metaserver.namespace.replicas import droppable, name_of, remove_replicas, stripe_of
+from metaserver.records import ObjectName, PlanRecord, all_of, number_of
+from metaserver.repair_policy import DEFAULT_REPAIR, MIB, RepairPolicy
+from metaserver.sessions import SYSTEM_SESSION
+from metaserver.storage import STORAGE_ERRORS
+from metaserver.transaction import Transaction
+
+CLAIM_S: Final = 5.0  # a job waits so long for the file's writer
+_CLAIM_LOOK_S: Final = 0.1
+_TRIES_MAX: Final = 1 << 16
+
+
+class WrittenError(GivenUpError):
+    """Somebody writes to the file."""
+
+
+class LostObjectError(GivenUpError):
+    """A target has lost the object of a replica, which was durable once."""
+
+    def __init__(self, name: ObjectName) -> None:
+        super().__init__(f"target {name.target} has lost its object {name.number:x}")
+        self.name = name
+
+
+# Says what a claimed file is to get. None: nothing. It raises GivenUpError.
+Choose = Callable[[Transaction, Context, Ino], Wanted | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How it ended. why: it did not succeed; "": it did. is_written: it will when nobody writes.
+    is_needless: nothing was to be done."""
+
+    moved: int = 0  # bytes
+    why: str = ""
+    is_written: bool = False
+    is_needless: bool = False
+
+
+class Pace:
+    """Bounds the bytes that go to each target, over some seconds."""
+
+    def __init__(self, policy: RepairPolicy) -> None:
+        self._rate = policy.rate_mib * MIB
+        self._next_s: dict[int, float] = {}  # by target: when the next copy to it may begin
+
+    async def wait(self, target: int) -> None:
+        await trio.sleep_until(self._next_s.get(target, 0.0))
+
+    def sent(self, target: int, count: int, began_s: float) -> None:
+        if self._rate:
+            after_s = max(began_s, self._next_s.get(target, 0.0))
+            self._next_s[target] = after_s + count / self._rate
+
+
+class Copier:
+    def __init__(
+        self,
+        background: Background,
+        dropping: Dropping | None = None,
+        policy: RepairPolicy = DEFAULT_REPAIR,
+    ) -> None:
+        """dropping: settles the names of replicas that leave. None: a test moves none."""
+        self._engine = background.engine
+        self._committer = background.committer
+        self._storage = background.storage
+        self._now = background.clock
+        self._dropping = dropping
+        self._pace = Pace(policy)
+        self._log = Log("repair")
+        self._tries: dict[Ino, int] = {}  # failed ones of files: another source is taken
+        self.receiving: Counter[int] = Counter()  # objects that are being copied to each target
+
+    def begin(self) -> list[Ino]:
+        """Gives up all plans of a metaserver of before. Returns the files whose names of replicas
+        that have left must be settled."""
+        unsettled: list[Ino] = []
+
+        def change(tx: Transaction, context: Context) -> None:
+            for key, value in list(tx.range(*all_of(b"C"))):
+                ino = Ino(number_of(key))
+                give_up(tx, ino)
+                if decode(PlanRecord, value).is_added:
+                    unsettled.append(ino)
+
+        self._change(change)
+        return unsettled
+
+    async def copy(self, ino: Ino, choose: Choose, hold_s: float = 0.0) -> Copied:
+        """hold_s: so long a writer waits for the end."""
+        if self._moved(ino):
+            return Copied(why="replicas that have left it may still answer")
+        try:
+            await self._claim(ino, hold_s)
+            made = await self._plan(ino, choose)
+            if made is None:
+                return Copied(is_needless=True)
+            self.receiving.update(name.target for name in made.names)
+            try:
+                count = await self._copy_all(made)
+                await self._add(made)
+            finally:
+                self.receiving.subtract(name.target for name in made.names)
+        except (*STORAGE_ERRORS, GivenUpError) as error:
+            if len(self._tries) > _TRIES_MAX:
+                self._tries.clear()
+            self._tries[ino] = self._tries.get(ino, 0) + 1
+            if isinstance(error, LostObjectError):
+                self._drop(ino, error.name)
+            return Copied(why=str(error), is_written=isinstance(error, WrittenError))
+        finally:
+            self._change(lambda tx, context: give_up(tx, ino))  # if it was not added
+            if not self._moved(ino):
+                self._give_claim_back(ino)
+        self._tries.pop(ino, None)
+        await self.settle(ino)
+        return Copied(count)
+
+    async def settle(self, ino: Ino) -> None:
+        """Lets others have the file when nobody gets an answer from replicas that have left it."""
+        names = self._moved(ino)
+        if not names:
+            return
+        assert self._dropping is not None, "who moves replicas settles their names"
+        await self._dropping.settle(names)
+        self._change(lambda tx, context: finish(tx, ino))
+        self._give_claim_back(ino)
+
+    # ---- the steps -----------------------------------------------------------------------
+
+    async def _claim(self, ino: Ino, hold_s: float) -> None:
+        leases = self._engine.services.leases
+        leases.connected(SYSTEM_SESSION)
+        needs = [Need(ino, LEASE_DATA)]
+        claim = leases.admit(SYSTEM_SESSION, needs, self._now().now_s)
+        with trio.move_on_after(CLAIM_S):
+            while claim is not None:
+                self._engine.leases_changed(self._now())
+                await trio.sleep(_CLAIM_LOOK_S)
+                if not claim.waits:
+                    claim = leases.admit(SYSTEM_SESSION, needs, self._now().now_s, claim)
+        if claim is not None:
+            leases.cancel(claim)
+            raise WrittenError("it is being written")
+        if not leases.grant(SYSTEM_SESSION, ino, LEASE_DATA, 0, self._now().now_s) & LEASE_DATA:
+            raise WrittenError("its lease is contended")
+        leases.hold(SYSTEM_SESSION, ino, hold_s, self._now().now_s)
+
+    def _give_claim_back(self, ino: Ino) -> None:
+        item = ReturnItem(ino, LEASE_DATA)
+        self._engine.services.leases.returned(SYSTEM_SESSION, [item], self._now().now_s)
+        self._engine.leases_changed(self._now())
+        self._committer.changed()
+
+    async def _plan(self, ino: Ino, choose: Choose) -> Plan | None:
+        """The plan is durable when this returns: no object is made without it. None: nothing is to
+        be done."""
+        plans: list[Plan | None] = []
+
+        def change(tx: Transaction, context: Context) -> None:
+            wanted = choose(tx, context, ino)
+            if wanted is not None:
+                plans.append(plan(tx, context, ino, wanted.places, wanted.gone))
+
+        self._change(change)
+        if not plans:
+            return None
+        await self._committer.wait_durable(self._engine.progress.txn)
+        if plans[0] is None:
+            raise GivenUpError("it is being changed, or has no objects")
+        return plans[0]
+
+    async def _copy_all(self, made: Plan) -> int:
+        """Returns how many bytes were copied."""
+        count = 0
+        for name in made.names:
+            source = self._source(made, name)
+            await self._pace.wait(name.target)
+            self._check_claim(made)
+            began_s = trio.current_time()
+            with self._told_what_is_lost(made, source):
+                copied = await self._storage.copy(
+                    name, source, made.epoch, must_exist=_was_durable(made, source)
+                )
+                self._check_power(made, source, copied.source_incarnation)
+            self._pace.sent(name.target, copied.bytes, began_s)
+            count += copied.bytes
+        for name in made.staying():
+            self._check_claim(made)
+            with self._told_what_is_lost(made, name):
+                synced = await self._storage.sync(name, made.layout.truncate_epoch)
+                self._check_power(made, name, synced)
+        for name in made.staying():
+            self._check_claim(made)
+            with self._told_what_is_lost(made, name):
+                raised = await self._storage.raise_epoch(
+                    name, made.epoch, must_exist=_was_durable(made, name)
+                )
+                self._check_power(made, name, raised)
+        return count
+
+    @staticmethod
+    @contextmanager
+    def _told_what_is_lost(made: Plan, name: ObjectName) -> Iterator[None]:
+        """An object that is missing is lost if it was durable once; else it is a hole, of which
+        there is nothing to be synced. Raising the epoch makes it."""
+        try:
+            yield
+        except FsError as error:
+            if error.status is not Status.NO_OBJECT:
+                raise
+            if _was_durable(made, name):
+                raise LostObjectError(name) from error
+
+    def _drop(self, ino: Ino, name: ObjectName) -> None:
+        """The next try takes another replica. The last one stays, although it is lost."""
+        membership, now_s = self._engine.services.membership, self._now().now_s
+
+        def change(tx: Transaction, context: Context) -> None:
+            inode = find(tx, ino)
+            if inode is None or not inode.is_file:
+                return
+            layout = inode.layout()
+            gone = droppable(layout, [name], lambda one: membership.is_answering(one, now_s))
+            remove_replicas(tx, ino, layout, gone)
+
+        self._change(change)
+
+    def _source(self, made: Plan, name: ObjectName) -> ObjectName:
+        """A replica of the stripe whose target answers: after a failure another one, if there is
+        one."""
+        membership, now_s = self._engine.services.membership, self._now().now_s
+        layout = made.layout
+        found = [
+            name_of(layout, one)
+            for one in layout.replicas()
+            if one.stripe_index == stripe_of(name.number)
+            and membership.is_answering(one.target, now_s)
+        ]
+        if not found:
+            raise GivenUpError("no replica of a stripe is up")
+        return found[self._tries.get(made.ino, 0) % len(found)]
+
+    def _check_claim(self, made: Plan) -> None:
+        if not self._is_claimed(made.ino):
+            raise WrittenError("it is being written")
+
+    def _is_claimed(self, ino: Ino) -> bool:
+        found: list[bool] = []
+        self._change(lambda tx, context: found.append(is_claimed(context, ino)))
+        return found[0]
+
+    @staticmethod
+    def _check_power(made: Plan, name: ObjectName, incarnation: int) -> None:
+        if made.incarnations.get(name.target) != incarnation:
+            raise GivenUpError(f"target {name.target} has lost what was not synced")
+
+    async def _add(self, made: Plan) -> None:
+        done: list[bool] = []
+
+        def change(tx: Transaction, context: Context) -> None:
+            done.append(add(tx, context, made))
+            if done[0] and made.gone:
+                leases = context.services.leases
+                leases.hold(SYSTEM_SESSION, made.ino, inf, context.now_s)
+
+        self._change(change)
+        await self._committer.wait_durable(self._engine.progress.txn)
+        if not done[0]:
+            raise GivenUpError("it has changed meanwhile")
+
+    def _moved(self, ino: Ino) -> list[ObjectName]:
+        names: list[ObjectName] = []
+        self._change(lambda tx, context: names.extend(moved(tx, ino)))
+        return names
+
+    def _change(self, operation: Callable[[Transaction, Context], object]) -> None:
+        def run(tx: Transaction, context: Context) -> None:
+            operation(tx, context)
+
+        self._engine.system(run, self._now())
+
+
+def _was_durable(made: Plan, name: ObjectName) -> bool:
+    return bool(made.layout.durable_stripes >> stripe_of(name.number) & 1)

@@ -16,10 +16,21 @@ from typing import Final
 import trio
 
 from fscommon.errors import FsError, Status
-from fscommon.wire.objects import DIRECTORIES, OBJECTS_MAX, ObjectList, ObjectListing, ObjectRow
+from fscommon.wire.objects import (
+    DIRECTORIES,
+    END_UNKNOWN,
+    OBJECTS_MAX,
+    ObjectList,
+    ObjectListing,
+    ObjectRow,
+)
 
 _NAME: Final = re.compile(r"([0-9a-f]{16})\.(0|[1-9a-f][0-9a-f]{0,7})")
 _BLOCK: Final = 512  # of st_blocks
+# Of an object's file (docs/INTERFACES.md, section 4; native/src/store/layout.h).
+_PAGE: Final = 4096  # of records, before the blocks of each group
+_GROUP: Final = 1 << 20  # bytes of an object
+_SLOTS_APART: Final = 1 << 43
 
 
 class Listing:
@@ -68,4 +79,14 @@ def _rows(directory: Path, names: list[str]) -> Iterator[ObjectRow]:
             continue
         age_s = max(0.0, now_s - status.st_mtime)
         file_id, number = int(found[1], 16), int(found[2], 16)
-        yield ObjectRow(file_id, number, status.st_blocks * _BLOCK, int(age_s), status.st_size)
+        end = end_of(status.st_size)
+        yield ObjectRow(file_id, number, status.st_blocks * _BLOCK, int(age_s), end)
+
+
+def end_of(length: int) -> int:
+    """What of the object lies behind this cannot be in its file, which has so many bytes.
+    END_UNKNOWN: some of it is in the second slots, which are behind all others."""
+    if length > _SLOTS_APART:
+        return END_UNKNOWN
+    group, inside = divmod(length, _PAGE + _GROUP)
+    return group * _GROUP + max(0, inside - _PAGE)

@@ -133,9 +133,16 @@ class Caller:
     async def exchange_all(
         self, op: Op, frames: Sequence[Mapping[str, int]], *, timeout_s: float
     ) -> list[Status | None]:
-        """Sends frames with these header fields in one go, at most EXCHANGES_MAX. Returns the
-        status of each answer, None where none came in time. Raises TransportError when nothing was
-        sent."""
+        """As answers_of(). Returns the status of each answer, None where none came in time."""
+        answers = await self.answers_of(op, frames, timeout_s=timeout_s)
+        return [_status(one) if one else None for one in answers]
+
+    async def answers_of(
+        self, op: Op, frames: Sequence[Mapping[str, int]], *, timeout_s: float
+    ) -> list[Frame | None]:
+        """Sends frames with these header fields in one go, at most EXCHANGES_MAX. Returns each
+        answer, whatever its status, and None where none came in time. Raises TransportError when
+        nothing was sent."""
         assert 0 < len(frames) <= EXCHANGES_MAX
         async with self._free:
             if self._ended is not None:
@@ -158,7 +165,7 @@ class Caller:
             finally:
                 for request_id in waiting:
                     del self._waiting[request_id]
-        return [_status(one.frame) if one.frame else None for one in waiting.values()]
+        return [one.frame for one in waiting.values()]
 
     async def aclose(self) -> None:
         self._end(f"connection to {self.peer_address} was closed here")

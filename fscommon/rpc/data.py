@@ -188,11 +188,19 @@ class DataCaller:
         self, target: int, file_id: int, stripe_index: int, *, timeout_s: float
     ) -> ObjectStat:
         """Figures of the object. Raises FsError(NO_OBJECT) when there is none."""
-        frame = await self._ask(Op.STAT, (target, file_id, stripe_index), timeout_s)
-        if len(frame.body) != _STAT.size:
-            raise ProtocolError(f"a STAT reply has {_STAT.size} bytes, not {len(frame.body)}")
-        length, allocated, epoch, _ = _STAT.unpack(frame.body)
-        return ObjectStat(length, allocated, epoch)
+        return _stat_of(await self._ask(Op.STAT, (target, file_id, stripe_index), timeout_s))
+
+    async def stat_all(
+        self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
+    ) -> list[ObjectStat | int | None]:
+        """Figures of these objects (target, file id, object number), at most EXCHANGES_MAX. The
+        status of a refusal stands in place of figures, None where no answer came in time."""
+        frames = [
+            {"target": target, "file_id": file_id, "stripe_index": number}
+            for target, file_id, number in objects
+        ]
+        answers = await self._caller.answers_of(Op.STAT, frames, timeout_s=timeout_s)
+        return [None if one is None else one.header.status or _stat_of(one) for one in answers]
 
     async def sync(
         self, target: int, file_id: int, object_number: int, *, epoch: int, timeout_s: float
@@ -221,3 +229,10 @@ class DataCaller:
             payload=b"",
             **fields,
         )
+
+
+def _stat_of(frame: Frame) -> ObjectStat:
+    if len(frame.body) != _STAT.size:
+        raise ProtocolError(f"a STAT reply has {_STAT.size} bytes, not {len(frame.body)}")
+    length, allocated, epoch, _ = _STAT.unpack(frame.body)
+    return ObjectStat(length, allocated, epoch)

@@ -43,8 +43,8 @@ class ObjectList:
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
     """bytes: that the object takes on the disk. age_s: since it was changed last, by the clock of
-    its host. end: of its file on the disk, with the records in it; END_UNKNOWN from an earlier
-    release."""
+    its host. end: what of the object lies behind this cannot be in its file, as that is too short;
+    END_UNKNOWN: nothing is known of it, or an earlier release does not say."""
 
     file_id: U64
     stripe_index: U32

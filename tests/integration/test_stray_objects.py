@@ -88,7 +88,7 @@ def test_objects_newer_than_the_backup(make_cluster: ClusterMaker, localdir: Pat
     assert found["objects"] == len(old | new) and found["stray"] == [], "all are younger"
     refused = cli.run("fsck", "--stray", "--older", "9m", code=2).stderr
     assert "--older is an age of 10 min at least" in refused
-    assert "--stray" in cli.run("fsck", code=2).stderr
+    assert "--stray" in cli.run("fsck", "--delete", code=2).stderr
     check_strays(cluster, cli, old, new)
     cluster.remount()
     assert has_all(cluster.mount_path / "before", 4)

@@ -14,6 +14,8 @@ bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [
                   measure small files, checkpoints, random reads, … (docs/performance.md)
 bench metadata           measure names and attributes, beside peers that scripts start [--peers DIR]
 bench journals           measure what a journal of etcd or PostgreSQL costs
+bench replicas [--rounds N] [--peers DIR] [--quick]
+                  measure what two replicas cost, beside one and beside peers with two copies
 bench transport          count the cost of a request by TCP and by RDMA, in the guest
 sanitize                 run native tests and the mount under ASan+UBSan and TSan, and fuzzers
 demo                     show in two minutes a cluster that works, loses a server, is validated
@@ -42,7 +44,7 @@ from tests.dev.steps import StepError, console
 _FOLDER = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
 _COUNT = click.IntRange(1, 64)
-_BENCHMARKS = ("smoke", "data", "metadata", "journals", "transport")
+_BENCHMARKS = ("smoke", "data", "metadata", "journals", "replicas", "transport")
 
 
 @click.group(add_help_option=False)
@@ -129,6 +131,10 @@ def bench(suite: str, rounds: int, peers: Path | None, **more: Any) -> None:
         from tests.bench.journals import journals  # noqa: PLC0415
 
         sys.exit(0 if journals(rounds) else 1)
+    if suite == "replicas":
+        from tests.bench.replicas import replicas  # noqa: PLC0415
+
+        sys.exit(0 if replicas(rounds, peers, quick=more["quick"]) else 1)
     if suite == "transport":
         from tests.bench.transport import transport  # noqa: PLC0415
 

@@ -103,7 +103,7 @@ def replicas(rounds: int, peers: Path | None, *, quick: bool) -> bool:
     runs: Runs = defaultdict(lambda: defaultdict(list))
     failures: list[str] = []
     ups = peers_in(peers)
-    with _cluster(1) as one, _cluster(2) as two:
+    with cluster_with(1) as one, cluster_with(2) as two:
         places = one, two
         for round_ in range(rounds):
             for case in CASES:
@@ -132,7 +132,7 @@ def _measure(case: Case, place: Place, amounts: Amounts, runs: Runs, failures: l
 
 
 @contextmanager
-def _cluster(replicas: int) -> Iterator[BraidPlace]:
+def cluster_with(replicas: int) -> Iterator[BraidPlace]:
     """A folder of a cluster whose files have so many replicas; it is removed afterwards."""
     settings: dict[str, dict[str, object]] = {
         f"storageserver-{number}": {"domain": f"rack{number}"} for number in range(1, SERVERS + 1)

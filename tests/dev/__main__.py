@@ -16,6 +16,7 @@ bench metadata           measure names and attributes, beside peers that scripts
 bench journals           measure what a journal of etcd or PostgreSQL costs
 bench replicas [--rounds N] [--peers DIR] [--quick]
                   measure what two replicas cost, beside one and beside peers with two copies
+bench rebuild            measure how fast what a lost server had is made again, beside readers
 bench transport          count the cost of a request by TCP and by RDMA, in the guest
 sanitize                 run native tests and the mount under ASan+UBSan and TSan, and fuzzers
 demo                     show in two minutes a cluster that works, loses a server, is validated
@@ -44,7 +45,7 @@ from tests.dev.steps import StepError, console
 _FOLDER = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
 _COUNT = click.IntRange(1, 64)
-_BENCHMARKS = ("smoke", "data", "metadata", "journals", "replicas", "transport")
+_BENCHMARKS = ("smoke", "data", "metadata", "journals", "rebuild", "replicas", "transport")
 
 
 @click.group(add_help_option=False)
@@ -131,6 +132,10 @@ def bench(suite: str, rounds: int, peers: Path | None, **more: Any) -> None:
         from tests.bench.journals import journals  # noqa: PLC0415
 
         sys.exit(0 if journals(rounds) else 1)
+    if suite == "rebuild":
+        from tests.bench.rebuild import rebuild  # noqa: PLC0415
+
+        sys.exit(0 if rebuild() else 1)
     if suite == "replicas":
         from tests.bench.replicas import replicas  # noqa: PLC0415
 

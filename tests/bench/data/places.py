@@ -72,6 +72,10 @@ class BraidPlace(Place):
         self._cluster = cluster
         self.folder.mkdir(exist_ok=True)
 
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
     def remount(self) -> None:
         self._cluster.remount()
 

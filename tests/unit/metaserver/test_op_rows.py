@@ -22,7 +22,8 @@ from metaserver.ops.table import FILES, ROWS
 FOLDER = Path(ops.__file__).parent
 DATA_OPS = range(16, 64)
 # These belong to the handshake, or the metaserver sends them itself.
-OTHERS = {Op.HELLO, Op.AUTH, Op.RDMA, Op.RECALL, Op.OBJECT_LIST, Op.OBJECT_COPY}
+OTHERS = {Op.HELLO, Op.AUTH, Op.RDMA, Op.RECALL}
+OTHERS |= {Op.OBJECT_LIST, Op.OBJECT_COPY, Op.OBJECT_SUM, Op.OBJECT_MEND}
 
 # The functions of a row, each with its parameters that are a request or a reply of the op.
 REQUEST_OF: Final = {

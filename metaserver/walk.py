@@ -22,6 +22,7 @@ from typing import Final
 
 from fscommon.layout.layout import Layout, is_inline, packed_places
 from fscommon.types import Ino, TargetId
+from fscommon.wire.jobs import ARE_LOST
 from metaserver.context import Context
 from metaserver.jobs import DRAIN, Job
 from metaserver.membership import Target
@@ -210,8 +211,8 @@ class Walk:
             self._end(tx, context)
         elif self.found.stuck:
             self.job.because = (
-                f"{self.found.stuck} files have their only replica there: they are lost (braidfs "
-                "find --lost), and the target stays in the map until they are removed"
+                f"{self.found.stuck} files have their only replica there: {ARE_LOST} (braidfs find "
+                ":/ --lost), and the target stays in the map until they are removed"
             )
             seconds = max(_LOST_REST_S, 10 * (context.now_s - self.began_s))
             self.rests_until_s, self.is_over = context.now_s + seconds, False

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fscommon.errors import BraidError, FsError, Status, TransportError
-from fscommon.observe.jobs import ENDED, job_json, job_of, job_progress, share_done
+from fscommon.observe.jobs import ENDED, has_lost_files, job_json, job_of, job_progress, share_done
 from fscommon.observe.status import target_json
 from fscommon.rpc.caller import Caller
 from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
@@ -303,7 +303,7 @@ def _is_drained(seen: _Seen) -> bool:
 
 def _is_rebuilt(seen: _Seen) -> bool:
     """A target of which files are lost stays in the map."""
-    if seen.state is None:
+    if seen.state is None or (seen.job is not None and has_lost_files(seen.job)):
         return True
     return (seen.job is None or seen.job.state == ENDED) and seen.ended_for_s > _LEAVES_S
 

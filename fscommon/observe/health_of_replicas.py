@@ -1,6 +1,6 @@
 """What is wrong with replicas, and with the jobs that make them or move them. Pure."""
 
-from fscommon.observe.jobs import ENDED, job_of, job_progress, job_what
+from fscommon.observe.jobs import ENDED, has_lost_files, job_of, job_progress, job_what
 from fscommon.observe.problem import Problem, Severity
 from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.messages import StatusReply, TargetEntry
@@ -76,10 +76,10 @@ def _jobs(status: StatusReply) -> list[Problem]:
                     f"braidfs job resume {row.job} lets it go on",
                 )
             )
-        if row.state == "waiting":
+        if row.state == "waiting" and not has_lost_files(row):
             found.append(
                 Problem(
-                    Severity.WARNING,
+                    Severity.NOTE if row.kind == "drain" else Severity.WARNING,
                     f"job {row.job} waits",
                     f"{job_what(row)}, but {row.because}",
                     "where no target can take more, add targets or storage servers of other "
@@ -132,7 +132,7 @@ def lost(status: StatusReply, row: TargetEntry) -> Problem:
     """It leaves the map when no file names it any more."""
     job = job_of(status.jobs, "rebuild", row.target)
     what = f"target {row.target} is lost"
-    if job is not None and job.state != ENDED:
+    if job is not None and job.state != ENDED and not has_lost_files(job):
         return Problem(
             Severity.WARNING,
             what,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from fscommon.observe.words import duration, size
-from fscommon.wire.jobs import UNKNOWN_S, JobRow
+from fscommon.wire.jobs import ARE_LOST, UNKNOWN_S, JobRow
 
 ENDED: Final = "done"
 _WORDS: Final = {
@@ -59,6 +59,11 @@ def is_at_work(row: JobRow) -> bool:
     if row.state == ENDED:
         return False
     return row.state != "running" or bool(row.files_left or row.bytes_left) or row.target != 0
+
+
+def has_lost_files(row: JobRow) -> bool:
+    """Whether all that can be made again was, and files are left that nobody can read."""
+    return row.kind == "rebuild" and row.state == "waiting" and ARE_LOST in row.because
 
 
 def job_of(rows: Iterable[JobRow], kind: str, target: int) -> JobRow | None:

@@ -15,6 +15,8 @@ from fscommon.wire.ops import Op
 REPAIR: Final = 1  # the ids of the jobs that are always there
 SCRUB: Final = 2
 UNKNOWN_S: Final = -1.0
+# In `because` of a rebuild that waits for the removal of files that nobody can read any more.
+ARE_LOST: Final = "they are lost"
 
 
 @dataclass(frozen=True, slots=True)

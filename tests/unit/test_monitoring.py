@@ -60,7 +60,7 @@ def test_legends_name_labels_that_are_there(query: str, legend: str) -> None:
 
 def test_states_that_alerts_ask_for_exist() -> None:
     states = set(re.findall(r'state="(\w+)"', "".join(_rules())))
-    assert states and states <= {"up", "down", "full", "lost", "waiting", "paused"}
+    assert states and states <= {"up", "down", "full", "lost", "running", "waiting", "paused"}
 
 
 def test_alerts_have_severity_and_summary() -> None:

@@ -12,7 +12,7 @@ from fscommon.observe.jobs import is_at_work, job_json, job_of, job_sentence, sh
 from fscommon.observe.problem import Severity
 from fscommon.observe.status import status_json, target_json
 from fscommon.wire.admin import TargetHealth
-from fscommon.wire.jobs import UNKNOWN_S, JobRow
+from fscommon.wire.jobs import ARE_LOST, UNKNOWN_S, JobRow
 from tests.unit.fsclient.test_replicas_shown import server, status
 
 GIB = 1 << 30
@@ -118,7 +118,8 @@ def test_a_target_that_is_lost() -> None:
     states = ("up", "up", "lost")
     found = problem(job("rebuild"), states=states)
     assert found.severity is Severity.WARNING and "25% is done" in found.why
-    found = problem(job("rebuild", state="done", ended_ns=9), states=states)
+    lost = job("rebuild", state="waiting", because=f"2 files have no other replica: {ARE_LOST}")
+    found = problem(lost, states=states)
     assert found.severity is Severity.ERROR and "braidfs find :/ --lost" in found.remedy
 
 
@@ -173,3 +174,5 @@ def test_when_waiting_ends() -> None:
         "files are lost"
     )
     assert _is_rebuilt(seen(None, None))
+    assert not _is_rebuilt(seen("lost", job("rebuild", state="waiting", because="no room")))
+    assert _is_rebuilt(seen("lost", job("rebuild", state="waiting", because=ARE_LOST)))

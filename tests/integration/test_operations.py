@@ -39,6 +39,11 @@ ELSEWHERE = {
     "net check": "tests/rdma",
     "bench": "tests/integration/test_bench_verb.py::test_all_parts_on_two_nodes",
     "target add": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
+    "target drain": "tests/integration/test_disks.py::test_a_disk_is_replaced",
+    "target remove": "tests/integration/test_disks.py::test_a_disk_dies",
+    "job list --watch": "tests/integration/test_jobs.py::test_jobs_are_watched",
+    "job pause": "tests/integration/test_jobs.py::test_jobs_are_listed_and_paused",
+    "job resume": "tests/integration/test_jobs.py::test_jobs_are_listed_and_paused",
     "target set-state": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
     "meta switch": "tests/integration/test_meta_switch.py::test_a_hand_over_under_a_writer",
     "meta forget": "tests/integration/test_recovery_of_metaservers.py::test_one_that_is_gone",
@@ -59,9 +64,23 @@ OTHERS = {
     "/opt/braidfs/bin/pip install": "tests/deployment/test_units.py::_install",
     "ln -s /opt/braidfs/bin/": "tests/deployment/test_units.py::_install",
     "useradd --system": "tests/deployment/test_units.py::_install",
-    "chown braidfs:": "tests/deployment/test_units.py::_install",
+    "chown braidfs: /etc/": "tests/deployment/test_units.py::_install",
     "systemctl enable --now braidfs-metaserver": "tests/deployment/test_deb.py::host",
     "systemctl enable --now braidfs-storageserver": "tests/deployment/test_deb.py::host",
+    **dict.fromkeys(
+        (
+            "systemctl stop braidfs-storageserver",
+            "umount /srv/braidfs/nvme1",
+            "mkfs.ext4 -q -b 4096 /dev/disk/by-id/",
+            "mount /dev/disk/by-id/",
+            "chown braidfs: /srv/braidfs/nvme1",
+            "systemctl start braidfs-storageserver",
+        ),
+        "tests/deployment/test_disks.py::test_a_disk_is_replaced_by_hand",
+    ),
+    "systemctl disable --now braidfs-storageserver": (
+        "tests/deployment/test_disks.py::test_a_server_is_taken_away_by_hand"
+    ),
     "install -d /etc/braidfs/mounts": "tests/deployment/test_units.py::_install",
     "printf '%s": "tests/deployment/test_units.py::_install",
     "systemctl enable --now braidfs-mount@": (

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.connection.local import Connection as Local
 
 DOCUMENTATION = """
@@ -30,10 +30,13 @@ class Connection(Local):
     transport = "host_by_namespace"
 
     def exec_command(self, cmd, in_data=None, sudoable=True):
+        pid = str(self.get_option("pid"))
+        if not Path("/proc", pid).exists():
+            raise AnsibleConnectionFailure("the host has ended")
         words = [
             "nsenter",
             "-t",
-            str(self.get_option("pid")),
+            pid,
             "-a",
             "-w",
             "env",

@@ -13,13 +13,14 @@ from fscommon.errors import AuthenticationError, FsError, ProtocolError, Transpo
 from fscommon.net.address import parse_address
 from fscommon.rpc.caller import open_caller
 from fscommon.wire.messages import Empty
-from fscommon.wire.objects import OBJECTS_MAX, ObjectList, ObjectListing, ObjectRow
+from fscommon.wire.objects import END_UNKNOWN, OBJECTS_MAX, ObjectList, ObjectListing, ObjectRow
 from fscommon.wire.ops import Op
-from storageserver.listing import list_directory
+from storageserver.listing import end_of, list_directory
 
 from .fakes import World, make_world
 
 HOUR_S = 3600
+MIB = 1 << 20
 
 
 def put(directory: Path, name: str, content: bytes = b"", age_s: int = 0) -> None:
@@ -44,6 +45,23 @@ def test_names_that_are_objects(tmp_path: Path) -> None:
         ((1 << 64) - 1, (1 << 32) - 1),
     ]
     assert found.rows[0].bytes >= 5000 and HOUR_S <= found.rows[0].age_s < HOUR_S + 60
+
+
+@pytest.mark.parametrize(
+    ("length", "end"),
+    [
+        (0, 0),
+        (4096, 0),  # a page of records, and no block
+        (4096 + 8192, 8192),
+        (4096 + MIB, MIB),
+        (8192 + MIB, MIB),
+        (8192 + MIB + 5, MIB + 5),
+        (3 * (4096 + MIB) - 1, 3 * MIB - 1),
+        ((1 << 43) + 1, END_UNKNOWN),
+    ],
+)
+def test_what_a_file_can_hold(length: int, end: int) -> None:
+    assert end_of(length) == end
 
 
 def test_pages(tmp_path: Path) -> None:

@@ -215,8 +215,12 @@ class Repair:
         free = self._policy.parallel - len(self._under_way)
         while free > 0 and moving:
             walk = moving.pop(0)
-            self._start(tasks, walk.job, walk.queue.popleft(), self._move_of(walk))
-            free -= 1
+            ino = walk.queue.popleft()
+            if ino in self._under_way:  # one job at a time: the next pass finds it again
+                walk.done(ino)
+            else:
+                self._start(tasks, walk.job, ino, self._move_of(walk))
+                free -= 1
             if walk.queue:
                 moving.append(walk)
 

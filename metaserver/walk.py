@@ -28,7 +28,7 @@ from metaserver.jobs import DRAIN, Job
 from metaserver.membership import Target
 from metaserver.namespace.inode import Inode
 from metaserver.namespace.places import RESENT_S, reachable
-from metaserver.namespace.replicas import droppable, name_of, remove_replicas
+from metaserver.namespace.replicas import droppable, name_of, not_the_last, remove_replicas
 from metaserver.ops.cluster import bump_map_epoch, put_job, put_removed, put_target
 from metaserver.records import all_of, inode_key, lone_at, number_of
 from metaserver.transaction import Transaction
@@ -75,6 +75,7 @@ class Walk:
     is_over: bool = False  # nothing is left to be found
     rests_until_s: float = 0.0
     began_s: float = 0.0
+    lasted_s: float = 0.0  # the last pass
     ready_s: float | None = None  # since when clients know
 
     def __post_init__(self) -> None:
@@ -167,9 +168,9 @@ class Walk:
         membership, now_s = context.services.membership, context.now_s
         names = [name_of(layout, one) for one in layout.replicas() if one.target == self.target]
         gone = droppable(layout, names, lambda one: membership.is_answering(one, now_s))
-        if not gone:
+        if not gone and not not_the_last(layout, self.target):
             self.found.stuck += 1
-        elif self._goes_later(layout, context):
+        elif not gone or self._goes_later(layout, context):
             self.found.later += 1
         else:
             remove_replicas(tx, ino, layout, gone)
@@ -190,6 +191,7 @@ class Walk:
         found, is_whole = self.found, self.is_whole
         left = found.files - found.stuck if self.job.kind != DRAIN else found.files
         is_clean = is_whole and left == 0 and not (self._moves(context) and found.files)
+        self.lasted_s = context.now_s - self.began_s
         self.job.changed(passes=self.job.record.passes + 1, cursor=0)
         self.at, self.is_at_end = 0, False
         if is_clean:
@@ -214,7 +216,7 @@ class Walk:
                 f"{self.found.stuck} files have their only replica there: {ARE_LOST} (braidfs find "
                 ":/ --lost), and the target stays in the map until they are removed"
             )
-            seconds = max(_LOST_REST_S, 10 * (context.now_s - self.began_s))
+            seconds = max(_LOST_REST_S, 10 * self.lasted_s)
             self.rests_until_s, self.is_over = context.now_s + seconds, False
         else:
             put_removed(tx, target, context.services)

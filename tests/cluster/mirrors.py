@@ -10,14 +10,19 @@ CAPACITY: Final = 8 << 30  # however full this machine's disk is, copies find ro
 
 
 def mirrored(
-    make_cluster: ClusterMaker, *, replicas: int = 2, targets: int = 1, **of_metaserver: Any
+    make_cluster: ClusterMaker,
+    *,
+    replicas: int = 2,
+    servers: int = SERVERS,
+    targets: int = 1,
+    **of_metaserver: Any,
 ) -> Cluster:
     """replicas: of each new file; 2 may be asked for in any case. targets: of each server.
     of_metaserver: more settings of the metaserver."""
     settings: dict[str, dict[str, Any]] = {
         f"storageserver-{number}": {"domain": f"rack{number}", "target.capacity_bytes": CAPACITY}
-        for number in range(1, SERVERS + 1)
+        for number in range(1, servers + 1)
     }
     layout = {"replicas": replicas, "replicas_max": 2}
     settings["metaserver"] = {"layout": layout, **of_metaserver}
-    return make_cluster(storage_servers=SERVERS, targets=targets, settings=settings)
+    return make_cluster(storage_servers=servers, targets=targets, settings=settings)

@@ -27,7 +27,6 @@ from fscommon.wire.ops import Op
 from fscommon.wire.replicas import DropReplicas, Synced
 from fscommon.wire.servers import Heartbeat, TargetDropped
 from metaserver.dropping import Dropping
-from metaserver.engine import Time
 from metaserver.eviction import Eviction
 from metaserver.membership import NODE_TIMEOUT_S, Node
 from metaserver.namespace.replicas import names_of
@@ -37,18 +36,12 @@ from metaserver.repair import Repair
 from metaserver.truncation import Truncation
 from metaserver.unsynced import Unsynced
 from tests.unit.metaserver.bench import ROOT, USER, Client, parse
-from tests.unit.metaserver.mirrors import TWO, CommitsAtOnce, MirrorBench, Targets, background
+from tests.unit.metaserver.mirrors import TWO, CommitsAtOnce, LiveBench, Targets, background
 
 NODES: Final = (1, 2, 3, 4)
 FILES: Final = (b"a", b"b")
 STUCK_S: Final = 5.0
 PARTS: Final = 2  # lives of the metaserver
-
-
-class WorldBench(MirrorBench):
-    def time(self) -> Time:
-        self.now_s = 1000.0 + trio.current_time()
-        return super().time()
 
 
 @dataclass
@@ -392,7 +385,7 @@ class World:
         self.last_value = 0
         self.calls = SimCalls()
         self.calls.world = self
-        self.bench: WorldBench
+        self.bench: LiveBench
 
     # ---- what must be the case -----------------------------------------------------------
 
@@ -415,14 +408,18 @@ class World:
         for file in self.files.values():
             layout = self.bench.layout(file.ino)
             names = names_of(layout)
-            assert len(names) == 2, f"{layout} lacks replicas"
+            assert len(names) == self.wanted(file), f"{layout} lacks replicas"
             values = [self.targets[name.target].objects[name[1:]].value for name in names]
             assert len(set(values)) == 1, f"{layout} has {values}"
             for name in names:
                 self.check_read(file, name)
         for letter in (b"W", b"U", b"C", b"L", b"F", b"T"):
             assert self.bench.records(letter) == [], letter
-        assert self.bench.faults() == []
+        assert self.bench.records(b"H") == [] and self.bench.faults() == []
+
+    def wanted(self, file: FileState) -> int:
+        """How many replicas the file is to have."""
+        return 2
 
     # ---- what goes on --------------------------------------------------------------------
 
@@ -450,13 +447,19 @@ class World:
 
     async def _live(self, seconds: float) -> None:
         """Clients and faults for a while; the clients are killed at the end."""
-        clients = [SimClient(self) for _ in range(3)]
+        clients = self._clients()
         async with trio.open_nursery() as people:
             for client in clients:
                 people.start_soon(client.run)
             with trio.move_on_after(seconds):
                 await self._faults(clients)
             people.cancel_scope.cancel()
+
+    def _clients(self) -> list[SimClient]:
+        return [SimClient(self) for _ in range(3)]
+
+    def _repair(self, dropping: Dropping) -> Repair:
+        return Repair(background(self.bench, self.calls), dropping)
 
     def _restart(self) -> None:
         """Another metaserver goes on with what is durable. Storage servers register with it when
@@ -466,8 +469,8 @@ class World:
         self.bench.incarnations = {one: target.incarnation for one, target in self.targets.items()}
 
     @staticmethod
-    def _bench(**options: Any) -> WorldBench:
-        return WorldBench(settings=replace(TWO, stripe_width_max=1), **options)
+    def _bench(**options: Any) -> LiveBench:
+        return LiveBench(settings=replace(TWO, stripe_width_max=1), **options)
 
     def _start(self, tasks: trio.Nursery) -> None:
         bench, calls = self.bench, self.calls
@@ -477,7 +480,7 @@ class World:
         tasks.start_soon(dropping.run)
         tasks.start_soon(Eviction(background(bench, calls), dropping).run, tasks)
         tasks.start_soon(Unsynced(background(bench, calls)).run)
-        tasks.start_soon(Repair(background(bench, calls)).run)
+        tasks.start_soon(self._repair(dropping).run)
         tasks.start_soon(Reaper(background(bench, calls)).run)
         tasks.start_soon(self._turn)
         for target in self.targets.values():
@@ -531,7 +534,15 @@ class World:
     # ---- faults --------------------------------------------------------------------------
 
     async def _faults(self, clients: list[SimClient]) -> None:
-        kinds: list[Callable[[SimTarget, SimClient], None]] = [
+        kinds = self._kinds()
+        while True:
+            await trio.sleep(self.chance.uniform(0.5, 8.0))
+            _ = self.sessions_seen
+            target = self.chance.choice(list(self.targets.values()))
+            self.chance.choice(kinds)(target, self.chance.choice(clients))
+
+    def _kinds(self) -> list[Callable[[SimTarget, SimClient], None]]:
+        return [
             self._cut,
             self._silence,
             self._kill,
@@ -539,11 +550,6 @@ class World:
             self._kill_client,
             lambda target, client: self._heal(),
         ]
-        while True:
-            await trio.sleep(self.chance.uniform(0.5, 8.0))
-            _ = self.sessions_seen
-            target = self.chance.choice(list(self.targets.values()))
-            self.chance.choice(kinds)(target, self.chance.choice(clients))
 
     def _cut(self, target: SimTarget, client: SimClient) -> None:
         target.is_cut = True

@@ -214,7 +214,7 @@ class Copiers(Targets):
     absent: set[ObjectName] = field(default_factory=set)
     seconds: float = 0.0  # of a copy
     bytes: int = 1  # of an object
-    busy: int = 0  # copies just now
+    busy: set[int] = field(default_factory=set)  # files that are copied just now
     most: int = 0  # the most at the same time
 
     async def copy(
@@ -224,10 +224,11 @@ class Copiers(Targets):
         await self._reach(source.target)
         self._find(source, must_exist)
         self.before_copy()
-        self.busy += 1
-        self.most = max(self.most, self.busy)
+        assert name.file_id not in self.busy, "one job at a time copies a file"
+        self.busy.add(name.file_id)
+        self.most = max(self.most, len(self.busy))
         await trio.sleep(self.seconds)
-        self.busy -= 1
+        self.busy.discard(name.file_id)
         assert name.number & 255 == source.number & 255 and name.file_id == source.file_id
         self.done.append(("copy", name))
         self.after_copy(name)

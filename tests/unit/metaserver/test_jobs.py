@@ -401,6 +401,25 @@ async def test_files_that_change_under_a_drain(bench: LiveBench, autojump_clock:
     assert bench.faults() == []
 
 
+async def test_a_file_that_lacks_replicas_is_moved_when_it_has_them(
+    bench: LiveBench, autojump_clock: MockClock
+) -> None:
+    """Repair and a drain want it at the same time."""
+    client = bench.writer()
+    inos = [created(client, b"f%d" % at) for at in range(12)]
+    bench.settle()
+    bench.join(1, 2)  # it has lost what was not synced
+    for ino in inos:
+        closed(client, ino, is_synced=True)
+    client.call(Op.SESSION_CLOSE, Empty())
+    assert bench.records(b"H")
+    async with tasks_of(bench, Copiers(seconds=1.0, incarnations={1: 2})):
+        drain(bench, 2)
+        await until_done(bench, "drain")
+        await until(lambda: not bench.records(b"H"))
+    assert on(bench, inos, 2) == [] and bench.faults() == []
+
+
 # ---- removal ------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ from metaserver.overlay import Overlay
 from metaserver.placement import ONE_REPLICA, ReplicaPolicy
 from metaserver.quota.table import QuotaTable
 from metaserver.replies import ino_of_reply
+from metaserver.scrubs import Place, ScrubTable
 from metaserver.sessions import SYSTEM_SESSION, Session, Sessions
 from metaserver.store.waist import Batch, Snapshot, Store
 from metaserver.trash import TrashTable, Tree, TreeState
@@ -154,6 +155,7 @@ def _services(
         leases=leases,
         backups=backups,
         jobs=_jobs(snapshot),
+        scrubs=_scrubs(snapshot),
     )
 
 
@@ -229,6 +231,19 @@ def _jobs(snapshot: Snapshot) -> JobTable:
     return JobTable(
         (records.number_of(key), decode(records.JobRecord, value))
         for key, value in snapshot.range(*records.all_of(b"J"))
+    )
+
+
+def _scrubs(snapshot: Snapshot) -> ScrubTable:
+    stored, compared = snapshot.get(records.SCRUB_KEY), snapshot.get(records.COMPARED_KEY)
+    findings = [
+        (Place(*records.finding_place(key)), decode(records.FindingRecord, value))
+        for key, value in snapshot.range(*records.all_of(b"A"))
+    ]
+    return ScrubTable(
+        dict(sorted(findings, key=lambda one: one[1].found_ns)),
+        records.ScrubRecord() if stored is None else decode(records.ScrubRecord, stored),
+        None if compared is None else records.unpack_number(compared),
     )
 
 

@@ -25,6 +25,7 @@ from metaserver.locks.table import LockTable
 from metaserver.membership import Membership
 from metaserver.numbers import InodeNumbers
 from metaserver.quota.table import Charge, QuotaTable
+from metaserver.scrubs import ScrubTable
 from metaserver.sessions import Sessions
 from metaserver.store.journal import PAYLOAD_MAX
 from metaserver.store.waist import StoreRoom
@@ -87,6 +88,7 @@ class Services:
     keys: ClientKeys = field(default_factory=ClientKeys)
     drops: Drops = field(default_factory=Drops)
     jobs: JobTable = field(default_factory=JobTable)
+    scrubs: ScrubTable = field(default_factory=ScrubTable)
     group: GroupView | None = None  # None: this metaserver is alone
 
     def capability(self, context: "Context", layout: bytes, ino: Ino, *, writable: bool) -> bytes:

@@ -126,6 +126,8 @@ class Copier:
         """hold_s: so long a writer waits for the end."""
         if self._moved(ino):
             return Copied(why="replicas that have left it may still answer")
+        if not self._engine.services.scrubs.is_trusted(ino):
+            return Copied(why="its replicas are compared first, as the names were restored")
         try:
             await self._claim(ino, hold_s)
             made = await self._plan(ino, choose)

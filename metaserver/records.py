@@ -281,6 +281,17 @@ def trash_tree_key(ino: int) -> bytes:
     return _ONE.pack(b"P", ino)
 
 
+def finding_key(ino: int, name: ObjectName) -> bytes:
+    return _THREE.pack(b"A", ino, name.file_id, name.target) + _NUMBER.pack(name.number)
+
+
+def finding_place(key: bytes) -> tuple[Ino, ObjectName]:
+    """Returns inode and object."""
+    _, ino, file_id, target = _THREE.unpack_from(key)
+    (number,) = _NUMBER.unpack_from(key, _THREE.size)
+    return Ino(ino), ObjectName(target, file_id, number)
+
+
 def number_of(key: bytes) -> int:
     """Returns the number behind the letter."""
     return int(_ONE.unpack_from(key)[1])
@@ -303,6 +314,9 @@ INODES_KEY: Final = meta_key("inodes")
 QUOTA_KEY: Final = meta_key("quota")  # if it exists, the `Q` records are complete
 QUOTA_COUNTS: Final = b"xattrs"  # its value where accounts include xattrs
 LACKING_KEY: Final = meta_key("lacking")  # if it exists, the `H` records are complete
+SCRUB_KEY: Final = meta_key("scrub")  # a ScrubRecord
+# After a restore: files with replicas up to this inode were compared; the others are to be.
+COMPARED_KEY: Final = meta_key("compared")
 RECOVERY_KEY: Final = meta_key("recovery")  # the last txn when the unfinished recovery began
 SCHEMA_VERSION: Final = 1
 KEYS_END: Final = b"\xff"  # behind the keys of all records
@@ -477,6 +491,27 @@ class JobRecord:
     is_paused: bool = False
     passes: U64 = 0
     ended_ns: I64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubRecord:
+    """What the job of scrubs has besides. files, bytes: of the pass that is under way; is_fast: it
+    was asked for. ended_ns: of the last whole pass; 0: there was none."""
+
+    files: U64 = 0
+    bytes: U64 = 0
+    is_fast: bool = False
+    ended_ns: I64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRecord:
+    """What a scrub has found of an object (fscommon.wire.scrub)."""
+
+    what: Text
+    outcome: Text
+    blocks: U64
+    found_ns: I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ bytes on clients' disks. So the records change on their way (docs/decisions/0061
 - Sessions end: each becomes one that was evicted, and what it was writing is cut to its committed
   size. So a client that comes back gets a new session and replays nothing.
 - Copies of replicas that were being made are given up: their objects are deleted.
+- Files with replicas are compared, before repair takes any replica for a good one: some may have
+  been dropped since (docs/decisions/0066-scrub.md).
 """
 
 import json
@@ -202,6 +204,7 @@ def fill(store: LmdbStore, blocks: Iterable[list[Record]], jumps: Jumps) -> int:
     Returns how many."""
     for batch in _batches(blocks, jumps):
         store.commit([*batch.items()])
+    store.commit([(records.COMPARED_KEY, records.pack_number(0))])
     return _cut(store)
 
 

@@ -45,6 +45,7 @@ from metaserver.page.source import PageSource
 from metaserver.peers import Peers
 from metaserver.reaper import Reaper
 from metaserver.repair import Repair
+from metaserver.scrub import Scrub
 from metaserver.sessions import SYSTEM_SESSION
 from metaserver.storage import StorageCalls
 from metaserver.store.waist import Store
@@ -137,6 +138,7 @@ class Metaserver:
         tasks.start_soon(dropping.run)
         tasks.start_soon(Unsynced(background).run)
         tasks.start_soon(Repair(background, dropping, self._config.repair).run)
+        tasks.start_soon(Scrub(background, dropping, self._config.repair).run)
         tasks.start_soon(Eviction(background, dropping).run, tasks)
         tasks.start_soon(self._show_gauges)
         tasks.start_soon(watch_certificate, self._transport, metrics)

@@ -22,6 +22,7 @@ from fscommon.wire.admin import NO_TRAFFIC, BytesPath, Traffic
 from metaserver.keys import ClientKey
 
 SYSTEM_SESSION: Final = SessionId(0)  # the metaserver's own transactions
+SCRUB_SESSION: Final = SessionId(2**64 - 1)  # holds leases on files that a scrub compares
 _OPENS_MAX: Final = 1 << 20  # per session
 _EPOCH_END: Final = 1 << 63
 SLOTS_MAX: Final = 4096  # unused ones of one session

@@ -21,10 +21,17 @@ from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
 from fscommon.rpc.caller import Caller
-from fscommon.rpc.copies import copy_object
+from fscommon.rpc.copies import copy_object, mend_object, sum_object
 from fscommon.rpc.data import DataCaller
 from fscommon.types import SessionId, TargetId
-from fscommon.wire.objects import ObjectCopied, ObjectCopy
+from fscommon.wire.objects import (
+    ObjectCopied,
+    ObjectCopy,
+    ObjectMend,
+    ObjectMended,
+    ObjectSum,
+    ObjectSummed,
+)
 from metaserver.membership import Membership, Node
 from metaserver.records import ObjectName
 
@@ -32,6 +39,7 @@ STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationE
 CALL_TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 2.0
 COPY_TIMEOUT_S: Final = 24 * 3600.0  # a copy ends with its connection
+MEND_TIMEOUT_S: Final = 3600.0
 DROP_TIMEOUT_S: Final = 3.0  # a target answers at once
 OLD_S: Final = 60.0  # a storage server may be upgraded under a metaserver
 
@@ -231,6 +239,41 @@ class StorageCalls:
             timeout_s=COPY_TIMEOUT_S,
             transport=self._transport,
         )
+
+    async def sum(self, name: ObjectName, *, reads: bool, timeout_s: float) -> ObjectSummed:
+        """What the object is, and if `reads` what of it is damaged on its device."""
+        request = ObjectSum(*name, reads)
+        return await sum_object(
+            self._address_of(name),
+            request,
+            key=self._key,
+            connect_s=CONNECT_TIMEOUT_S,
+            timeout_s=timeout_s,
+            transport=self._transport,
+        )
+
+    async def mend(
+        self, name: ObjectName, source: ObjectName, damaged: ObjectSummed | ObjectMended
+    ) -> ObjectMended:
+        """Has damaged ranges of the object written again with the bytes of another replica."""
+        offsets, lengths = damaged.offsets, damaged.lengths
+        address = self._address_of(source)
+        request = ObjectMend(*name, offsets, lengths, address, source.target, source.number)
+        return await mend_object(
+            self._address_of(name),
+            request,
+            key=self._key,
+            connect_s=CONNECT_TIMEOUT_S,
+            timeout_s=MEND_TIMEOUT_S,
+            transport=self._transport,
+        )
+
+    def _address_of(self, name: ObjectName) -> str:
+        """Raises TransportError."""
+        address = self._membership.address_of(TargetId(name.target))
+        if address is None:
+            raise TransportError(f"target {name.target} is in no node")
+        return address
 
     async def _to_target(self, target: TargetId) -> DataCaller:
         address = self._membership.address_of(target)

@@ -56,13 +56,16 @@ class Scrubbing:
         found = _Found()
         group = 0
         while not found.ended:
-            async with pace.piece(PIECE):
-                row = await self._in_thread(
-                    request.target,
-                    functools.partial(
-                        self._native.examine, request.target, request.file_id, request.object, group
-                    ),
-                )
+            examine = functools.partial(
+                self._native.examine,
+                request.target,
+                request.file_id,
+                request.object,
+                group,
+                reads=request.reads,
+            )
+            async with pace.piece(PIECE if request.reads else BLOCK_SIZE):
+                row = await self._in_thread(request.target, examine)
             if row.status:
                 raise FsError(Status(row.status))
             found.add(row)

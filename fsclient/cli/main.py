@@ -26,6 +26,7 @@ from .net import net
 from .node import node
 from .prefetch import prefetch
 from .quota import quota
+from .scrub import scrub
 from .seal import seal, unseal
 from .space import df, du
 from .stat import stat
@@ -56,6 +57,7 @@ VERBS: tuple[click.Command, ...] = (
     node,
     prefetch,
     quota,
+    scrub,
     seal,
     stat,
     status,

@@ -7,7 +7,7 @@ from fscommon.wire.messages import StatusReply, TargetEntry
 
 
 def replicas(status: StatusReply) -> list[Problem]:
-    return [*_places(status), *_lacking(status), *_jobs(status)]
+    return [*_places(status), *_lacking(status), *_damaged(status), *_jobs(status)]
 
 
 def _places(status: StatusReply) -> list[Problem]:
@@ -54,6 +54,20 @@ def _lacking(status: StatusReply) -> list[Problem]:
             what,
             f"{more}they are made again, the most endangered first{progress}",
             "wait, and lose no other disk meanwhile; braidfs find :/ --degraded lists the files",
+        )
+    ]
+
+
+def _damaged(status: StatusReply) -> list[Problem]:
+    if not status.objects_damaged:
+        return []
+    count = status.objects_damaged
+    return [
+        Problem(
+            Severity.ERROR,
+            "1 object has damage" if count == 1 else f"{count:,} objects have damage",
+            "no replica has these blocks any more, or none that answers: readers get EIO",
+            "braidfs scrub --paths names the files: restore them, and braidfs scrub PATH",
         )
     ]
 

@@ -219,6 +219,17 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_data_request_seconds", _H, "Time of a data request", ("op",), DATA_S),
     Metric("braidfs_data_requests_in_flight", _G, "Data requests that are being served"),
     Metric("braidfs_data_connections", _G, "Connections for data"),
+    Metric("braidfs_scrub_files_total", _C, "Files that were scrubbed"),
+    Metric(
+        "braidfs_scrub_findings_total",
+        _C,
+        "Objects of which a scrub found damage",
+        ("outcome", "what"),
+    ),
+    Metric("braidfs_scrub_damage_left", _G, "Objects with damage that nothing has mended"),
+    Metric(
+        "braidfs_scrub_pass_age", _G, "Time since the last whole scrub, as a part of scrub_days"
+    ),
     Metric("braidfs_objects_deleted_total", _C, "Objects that the metaserver had deleted"),
     Metric(
         "braidfs_fetched_ahead_bytes_total",

@@ -40,6 +40,7 @@ def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
             "replicas_max": reply.replicas_max,
         },
         "files": {"lack_replicas": reply.files_lacking, "one_replica_left": reply.files_endangered},
+        "damaged_objects": reply.objects_damaged,
         "jobs": [job_json(row) for row in reply.jobs],
         "nodes": [node_json(node) for node in reply.nodes],
         "targets": [target_json(reply, row) for row in reply.map.targets],

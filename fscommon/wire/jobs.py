@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from fscommon.ranges import I64, U64, Many, Message, Text, U64s
 from fscommon.wire.ops import Op
+from fscommon.wire.scrub import SCRUB_BODIES
 
 REPAIR: Final = 1  # the ids of the jobs that are always there
 SCRUB: Final = 2
@@ -87,4 +88,5 @@ class TargetRemoved:
 JOB_BODIES: Final[dict[Op, tuple[type, type]]] = {
     Op.JOB_LIST: (JobList, Jobs),
     Op.TARGET_REMOVE: (TargetRemove, TargetRemoved),
+    **SCRUB_BODIES,
 }

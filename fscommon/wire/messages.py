@@ -529,6 +529,7 @@ class StatusReply:
     jobs: Annotated[tuple[JobRow, ...], Many] = ()
     files_lacking: U64 = 0  # that have fewer replicas than they are to have; counted now and then
     files_endangered: U64 = 0  # of these, files of which a stripe has one replica left
+    objects_damaged: U64 = 0  # of which a scrub found damage that nothing has mended
 
 
 BODIES: dict[Op, tuple[type, type]] = {

@@ -116,6 +116,8 @@ class Op(IntEnum):
     TARGET_REMOVE = 235
     OBJECT_SUM = 236  # of a storage server
     OBJECT_MEND = 237  # of a storage server
+    SCRUB = 238
+    SCRUB_LIST = 239
     FSCK_NAMES = 240
     FSCK_SLOTS = 241
     FSCK_DROP = 242
@@ -236,6 +238,8 @@ SPECS: dict[Op, Spec] = {
     Op.FSCK_DROP: _SAFE,
     Op.OBJECT_SUM: _SAFE,
     Op.OBJECT_MEND: _SAFE,
+    Op.SCRUB: _SAFE,
+    Op.SCRUB_LIST: _SAFE,
 }
 
 # Mutations whose reply also registers the inode that they created as open.

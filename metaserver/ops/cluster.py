@@ -268,6 +268,7 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
     _check_registered(node, request, services)
     node.session_version = request.session_version
     node.traffic = request.traffic
+    services.scrubs.report(request.damaged)
     if services.membership.heard(node.id, request.targets, context.now_s):
         bump_map_epoch(tx, services)
         services.sessions.outdate_slots()  # clients return those on full targets

@@ -52,6 +52,7 @@ def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
         jobs=services.jobs.rows(context.now_s),
         files_lacking=services.jobs.files_lacking,
         files_endangered=services.jobs.files_endangered,
+        objects_damaged=len(services.scrubs.left()),
     )
 
 

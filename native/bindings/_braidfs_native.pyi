@@ -151,9 +151,9 @@ class ChunkServer:
     def has_clients(self, target: int) -> bool:
         """Whether clients have asked for something of the target a moment ago."""
 
-    def examine(self, target: int, file_id: int, object: int, group: int) -> ExaminedRow:
+    def examine(self, target: int, file_id: int, object: int, group: int, *, reads: bool) -> ExaminedRow:
         """
-        Compares the bytes of the object's first group with data from this one on with their sums, past the page cache. Blocks.
+        Compares the bytes of the object's first group with data from this one on with their sums, past the page cache; or only says what the sums are. Blocks.
         """
 
     def mend(self, target: int, file_id: int, object: int, block: int, bytes: bytes) -> tuple[int, int, int]:

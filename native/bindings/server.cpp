@@ -171,13 +171,13 @@ struct ExaminedRow {
 };
 
 ExaminedRow examine(ChunkServer& server, uint32_t target, uint64_t file_id, uint32_t object,
-                    uint32_t group) {
+                    uint32_t group, bool reads) {
   braidfs::store::Examined found;
   Status status;
   {
     const nb::gil_scoped_release released;
     const braidfs::server::LowPriority low;
-    status = server.examine(target, {file_id, object}, group, found);
+    status = server.examine(target, {file_id, object}, group, reads, found);
   }
   return {static_cast<int>(status),
           found.length,
@@ -319,9 +319,10 @@ void bind_targets(nb::class_<ChunkServer>& type) {
 void bind_scrub(nb::class_<ChunkServer>& type) {
   type.def("has_clients", &ChunkServer::has_clients, "target"_a,
            "Whether clients have asked for something of the target a moment ago.")
-      .def("examine", &examine, "target"_a, "file_id"_a, "object"_a, "group"_a,
+      .def("examine", &examine, "target"_a, "file_id"_a, "object"_a, "group"_a, nb::kw_only(),
+           "reads"_a,
            "Compares the bytes of the object's first group with data from this one on with their "
-           "sums, past the page cache. Blocks.")
+           "sums, past the page cache; or only says what the sums are. Blocks.")
       .def("mend", &mend, "target"_a, "file_id"_a, "object"_a, "block"_a, "bytes"_a,
            nb::sig("def mend(self, target: int, file_id: int, object: int, block: int, "
                    "bytes: bytes) -> tuple[int, int, int]"),

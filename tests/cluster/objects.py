@@ -126,24 +126,38 @@ async def read_all(caller: Caller, target: int, number: int, length: int) -> byt
     return image
 
 
+def object_files(targets: Path, file_id: int, number: int | None = None) -> list[Path]:
+    """The files of objects of a file that the targets below this folder have: of one object, or of
+    all."""
+    last = "*" if number is None else f"{number:x}"
+    return sorted(targets.glob(f"**/objects/*/{file_id:016x}.{last}"))
+
+
 def object_file(targets: Path, file_id: int, number: int) -> Path:
     """The file of an object that one target below this folder has."""
-    (found,) = targets.glob(f"**/objects/*/{file_id:016x}.{number:x}")
+    (found,) = object_files(targets, file_id, number)
     return found
 
 
-def flip_bit(path: Path, offset: int, bit: int, block: bytes) -> None:
-    """Flips a bit of an object at this offset, in its file. block: what the offset's block has,
-    which tells in which of its two places it is."""
+def home_of(path: Path, offset: int, block: bytes) -> int:
+    """Where in the object's file the block at this offset is, which has these bytes; 0: it is in
+    neither of its two places."""
     group, index = divmod(offset // BLOCK_SIZE, 256)
-    with path.open("r+b") as file:
+    with path.open("rb") as file:
         for slot in (0, 1):
             home = group * (MIB + 4096) + 4096 + (slot << 43) + index * BLOCK_SIZE
             file.seek(home)
             if file.read(BLOCK_SIZE) == block.ljust(BLOCK_SIZE, b"\0"):
-                file.seek(home + offset % BLOCK_SIZE)
-                byte = file.read(1)[0]
-                file.seek(home + offset % BLOCK_SIZE)
-                file.write(bytes([byte ^ 1 << bit]))
-                return
-    raise AssertionError(f"{path} does not have these bytes at {offset}")
+                return home
+    return 0
+
+
+def flip_bit(path: Path, offset: int, bit: int, block: bytes) -> None:
+    """Flips a bit of an object at this offset, in its file. block: what the offset's block has."""
+    home = home_of(path, offset, block)
+    assert home, f"{path} does not have these bytes at {offset}"
+    with path.open("r+b") as file:
+        file.seek(home + offset % BLOCK_SIZE)
+        byte = file.read(1)[0]
+        file.seek(home + offset % BLOCK_SIZE)
+        file.write(bytes([byte ^ 1 << bit]))

@@ -158,12 +158,12 @@ Status ChunkServer::store_of(uint32_t target, store::ObjectId object, store::Chu
   return entry->dropped.has(object) ? Status::kDropped : Status::kOk;
 }
 
-Status ChunkServer::examine(uint32_t target, store::ObjectId object, uint32_t group,
+Status ChunkServer::examine(uint32_t target, store::ObjectId object, uint32_t group, bool reads,
                             store::Examined& found) {
   const std::shared_lock lock(long_calls_mu_);
   store::ChunkStore* store = nullptr;
   const Status status = store_of(target, object, store);
-  return status == Status::kOk ? store->examine(object, group, found) : status;
+  return status == Status::kOk ? store->examine(object, group, reads, found) : status;
 }
 
 Status ChunkServer::mend(uint32_t target, store::ObjectId object, uint64_t block,

@@ -87,7 +87,8 @@ class ChunkServer {
   // Whether clients have asked for something of the target, or got it, a moment ago.
   bool has_clients(uint32_t target) const;
   // As the store's. kNoTarget; kDropped. Blocking.
-  Status examine(uint32_t target, store::ObjectId object, uint32_t group, store::Examined& found);
+  Status examine(uint32_t target, store::ObjectId object, uint32_t group, bool reads,
+                 store::Examined& found);
   Status mend(uint32_t target, store::ObjectId object, uint64_t block,
               std::span<const std::byte> bytes, store::Mended& mended);
 

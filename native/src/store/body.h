@@ -148,8 +148,8 @@ class StoreBody {
   Status punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t epoch);
   Status stat(ObjectId id, ObjectFigures& figures);
   Status seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole,
-              SeekResult& result);                               // seek.cpp
-  Status examine(ObjectId id, uint32_t group, Examined& found);  // examine.cpp
+              SeekResult& result);                                           // seek.cpp
+  Status examine(ObjectId id, uint32_t group, bool reads, Examined& found);  // examine.cpp
   Status mend(ObjectId id, uint64_t block, std::span<const std::byte> bytes, Mended& mended);
   void remove_all(std::span<const ObjectId> ids, std::span<Status> statuses);
   Status sync_older_than(Clock::duration age);
@@ -225,6 +225,8 @@ class StoreBody {
 
   // examine.cpp
   Status look_at(Object& object, uint32_t group, Examined& found, std::vector<BlockView>& views);
+  Status look_for_damage(const ObjectPointer& object, std::span<const BlockView> views,
+                         Examined& found);
   Status group_on_disk(Object& object, uint32_t index, std::shared_ptr<Group>& group);
   Status look_again(Object& object, File& file, uint64_t block, bool& damaged);
   Status open_past_cache(Object& object, std::shared_ptr<File>& file);

@@ -324,8 +324,8 @@ Status ChunkStore::seek(ObjectId object, uint32_t epoch, uint64_t offset, bool h
                         SeekResult& result) {
   return body_->seek(object, epoch, offset, hole, result);
 }
-Status ChunkStore::examine(ObjectId object, uint32_t group, Examined& found) {
-  return body_->examine(object, group, found);
+Status ChunkStore::examine(ObjectId object, uint32_t group, bool reads, Examined& found) {
+  return body_->examine(object, group, reads, found);
 }
 Status ChunkStore::mend(ObjectId object, uint64_t block, std::span<const std::byte> bytes,
                         Mended& mended) {

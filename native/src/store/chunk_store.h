@@ -103,7 +103,8 @@ class ChunkStore {
   // kStaleTruncateEpoch.
   Status seek(ObjectId object, uint32_t epoch, uint64_t offset, bool hole, SeekResult& result);
   // Examines the first group with data from `group` on; kNoObject. The page cache is not used.
-  Status examine(ObjectId object, uint32_t group, Examined& found);
+  // reads: else only what the records say is found out.
+  Status examine(ObjectId object, uint32_t group, bool reads, Examined& found);
   // Writes these bytes to those of the blocks from `block` on that are damaged and had these bytes;
   // durable when answered. At most kGroupBytes; kNoObject, kCorrupt without records.
   Status mend(ObjectId object, uint64_t block, std::span<const std::byte> bytes, Mended& mended);

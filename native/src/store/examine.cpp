@@ -45,12 +45,22 @@ bool read_views(File& file, std::span<const BlockView> views, GroupBytes& bytes,
 
 }  // namespace
 
-Status StoreBody::examine(ObjectId id, uint32_t group, Examined& found) {
+Status StoreBody::examine(ObjectId id, uint32_t group, bool reads, Examined& found) {
   const ObjectPointer object = table_.get(id);
   std::vector<BlockView> views;
   found = {};
   if (Status s = look_at(*object, group, found, views); s != Status::kOk) return s;
   if (found.ended || found.records_lost) return Status::kOk;
+  const uint64_t first = uint64_t{found.group} * kGroupBlocks;
+  for (uint32_t index = 0; index < views.size(); ++index) {
+    const BlockView& view = views[index];
+    if (!view.hole && view.sum != zero_block_sum()) found.sums.push_back({first + index, view.sum});
+  }
+  return reads ? look_for_damage(object, views, found) : Status::kOk;
+}
+
+Status StoreBody::look_for_damage(const ObjectPointer& object, std::span<const BlockView> views,
+                                  Examined& found) {
   std::shared_ptr<File> file;
   if (Status s = open_past_cache(*object, file); s != Status::kOk) return s;
   const auto bytes = std::make_unique<GroupBytes>();
@@ -58,7 +68,6 @@ Status StoreBody::examine(ObjectId id, uint32_t group, Examined& found) {
   for (uint32_t index = 0; index < views.size(); ++index) {
     const BlockView& view = views[index];
     const uint64_t block = uint64_t{found.group} * kGroupBlocks + index;
-    if (!view.hole && view.sum != zero_block_sum()) found.sums.push_back({block, view.sum});
     if (!is_on_device(view) || (whole && xxh3(bytes->blocks[index].bytes) == view.sum)) continue;
     bool damaged = false;
     if (Status s = look_again(*object, *file, block, damaged); s != Status::kOk) return s;

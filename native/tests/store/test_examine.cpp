@@ -30,7 +30,7 @@ Whole examine_all(ChunkStore& store, ObjectId id = kId) {
   Whole whole;
   Examined found;
   for (uint32_t group = 0; !found.ended; group = found.group + 1) {
-    EXPECT_EQ(store.examine(id, group, found), Status::kOk);
+    EXPECT_EQ(store.examine(id, group, true, found), Status::kOk);
     for (const auto& [block, sum] : found.sums) whole.sums.emplace_back(block, sum);
     whole.damaged.insert(whole.damaged.end(), found.damaged.begin(), found.damaged.end());
     whole.records_lost |= found.records_lost;
@@ -120,7 +120,7 @@ TEST(Examine, SumsTellBytesApartAndHolesFromNothing) {
   EXPECT_EQ(of_holes.steps, 3u) << "groups without data are not looked at, but for the first";
   EXPECT_NE(examine_all(*store, other).sums, of_holes.sums);
   Examined found;
-  EXPECT_EQ(store->examine({11, 0}, 0, found), Status::kNoObject);
+  EXPECT_EQ(store->examine({11, 0}, 0, true, found), Status::kNoObject);
 }
 
 // What waits in the log for its place is not on the device yet, and is no damage there.
@@ -211,6 +211,18 @@ TEST(Examine, RecordsThatAreLostAreSaidAndTheRestIsExamined) {
   EXPECT_TRUE(all.records_lost);
   EXPECT_EQ(all.steps, 1u);
   EXPECT_TRUE(kept.reported.empty());
+}
+
+TEST(Examine, RecordsAloneAreReadFast) {
+  Kept kept;
+  const Whole whole = examine_all(*kept.store);
+  kept.now().flip(home_of(7), 1);
+  Examined found;
+  ASSERT_EQ(kept.store->examine(kId, 0, false, found), Status::kOk);
+  EXPECT_EQ(found.bytes, 0u);
+  EXPECT_TRUE(found.damaged.empty());
+  ASSERT_EQ(found.sums.size(), kGroupBlocks);
+  EXPECT_EQ(found.sums[7].sum, whole.sums[7].second);
 }
 
 TEST(Examine, LeavesNoRecordsInMemory) {

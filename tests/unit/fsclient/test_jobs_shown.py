@@ -132,6 +132,7 @@ def test_files_that_lack_replicas() -> None:
     assert problem(files_lacking=1, files_endangered=1).what == "1 file has one replica left"
     seen = status_json(status([(1, 1)], files_lacking=12, files_endangered=3, jobs=(job(),)), [])
     assert seen["files"] == {"lack_replicas": 12, "one_replica_left": 3}
+    assert seen["damaged_objects"] == 0
     assert seen["jobs"][0]["job"] == 5
 
 

@@ -84,6 +84,7 @@ def test_the_engine_tells_of_every_op_that_changes_the_cluster() -> None:
         Op.TRASH_LIST,
         Op.TRASH_BY_AGE,
         Op.JOB_LIST,
+        Op.SCRUB_LIST,
         Op.BACKUP_NEXT,
         Op.BACKUP_END,
         Op.FSCK_NAMES,

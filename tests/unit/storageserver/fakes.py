@@ -93,7 +93,9 @@ class FakeChunkServer:
     def has_clients(self, target: int) -> bool:
         return False
 
-    def examine(self, target: int, file_id: int, object: int, group: int) -> ExaminedRow:
+    def examine(
+        self, target: int, file_id: int, object: int, group: int, *, reads: bool
+    ) -> ExaminedRow:
         raise NotImplementedError
 
     def mend(

@@ -124,8 +124,7 @@ class Copier:
 
     async def copy(self, ino: Ino, choose: Choose, hold_s: float = 0.0) -> Copied:
         """hold_s: so long a writer waits for the end."""
-        if self._moved(ino):
-            return Copied(why="replicas that have left it may still answer")
+        await self.settle(ino)  # if an earlier move could not
         if not self._engine.services.scrubs.is_trusted(ino):
             return Copied(why="its replicas are compared first, as the names were restored")
         try:

@@ -413,10 +413,12 @@ async def test_a_file_that_lacks_replicas_is_moved_when_it_has_them(
         closed(client, ino, is_synced=True)
     client.call(Op.SESSION_CLOSE, Empty())
     assert bench.records(b"H")
-    async with tasks_of(bench, Copiers(seconds=1.0, incarnations={1: 2})):
+    targets = Copiers(seconds=1.0, incarnations={1: 2})
+    async with tasks_of(bench, targets):
         drain(bench, 2)
         await until_done(bench, "drain")
         await until(lambda: not bench.records(b"H"))
+    assert targets.copied_twice == []
     assert on(bench, inos, 2) == [] and bench.faults() == []
 
 

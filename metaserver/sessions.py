@@ -174,6 +174,12 @@ class Sessions:
         known = self._sessions[session]
         return max(0, min(count, SLOTS_MAX + known.slots_outdated - len(known.slots)))
 
+    def return_slots(self, session: SessionId, inos: Iterable[int]) -> None:
+        """The session uses these slots no more. Those that it used are not among its slots."""
+        slots = self._sessions[session].slots
+        for ino in inos:
+            slots.pop(Ino(ino), None)
+
     def outdate_slots(self) -> None:
         """Clients will ask for other slots. Files made from those that they have are accepted."""
         for session in self._sessions.values():

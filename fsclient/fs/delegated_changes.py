@@ -2,24 +2,24 @@
 
 When this client makes, removes or renames one file after the other in a directory, it requests the
 directory: its names and attributes exclusively and, for making files, slots (inode numbers with
-layout and capability). From then on lanes answer CREATE, UNLINK and RENAME within it
-(native/src/names/change_journal.h), and the metaserver is told afterwards. One batch is in flight
-at a time while the next one gathers. Before any other request is sent, everything that has gathered
-is sent (`flush`), so that nothing overtakes a change. A client that wants the directory has it
-recalled; it is returned when every change has been answered (`report`). Attributes that lanes set
-of files that only this client may write (mode, owner, times: docs/decisions/0024-settings.md) are
-reported in the same way. Files of users and groups that have quotas are made at the metaserver.
-docs/decisions/0013-delegation.md, 0014-removals.md, 0025-renames.md. Touched by the client's trio
-thread only.
+layout and capability; fsclient.fs.pools). From then on lanes answer CREATE, UNLINK and RENAME
+within it (native/src/names/change_journal.h), and the metaserver is told afterwards. One batch is
+in flight at a time while the next one gathers. Before any other request is sent, everything that
+has gathered is sent (`flush`), so that nothing overtakes a change. A client that wants the
+directory has it recalled; it is returned when every change has been answered (`report`). Attributes
+that lanes set of files that only this client may write (mode, owner, times:
+docs/decisions/0024-settings.md) are reported in the same way. Files of users and groups that have
+quotas are made at the metaserver. docs/decisions/0013-delegation.md, 0014-removals.md,
+0025-renames.md. Touched by the client's trio thread only.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import trio
 
-from fscommon.errors import FsError, Status, status_of
+from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
     LEASE_ENTRIES,
     LEASE_META,
@@ -28,22 +28,15 @@ from fscommon.layout.attributes import (
     LEASE_WRITER,
 )
 from fscommon.layout.layout import is_replicated
-from fscommon.wire.births import (
-    Birth,
-    ChangeBatch,
-    Changed,
-    Delegate,
-    Delegated,
-    Move,
-    Removal,
-    Setting,
-)
+from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Setting
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE, SET_MTIME
 from fscommon.wire.ops import Op
 
 from ..leases.holder import Leases
+from .change_answers import ChangeAnswers
 from .inodes import Inodes
+from .pools import DEFAULT, Pooled, Pools
 from .ports import Lanes, Metadata, Written
 from .shares import Shares
 from .unreported import (
@@ -53,7 +46,6 @@ from .unreported import (
     Unreported,
     batch_of,
     birth_of,
-    inodes_gone,
     move_of,
     removal_of,
     setting_of,
@@ -63,20 +55,14 @@ from .unreported import (
 
 BATCH_COUNT_MAX = 512
 GATHER_S = 0.05
-SLOTS_WANTED = 256  # at first; twice as many each time that half of them are used
-SLOTS_WANTED_MAX = 2048
 CHANGES_TO_ASK = 2  # in one directory, each within CHANGES_WITHIN_S of the one before
 CHANGES_WITHIN_S = 1.0
 RECALLED_REST_S = 30.0  # as long as names of a recalled directory get no time in the kernel
 DIRECTORIES_MAX = 1024
-LOST_NAMED_MAX = 16  # of removals or moves that are lost together: logged by name
 FIRST_HANDLE = 1 << 62  # lanes give the handles from here on
 
 # Operations that concern only changes which were taken from the lanes before.
 _OF_TAKEN_CHANGES = frozenset({Op.CLOSE, Op.DELEGATE})
-
-C = TypeVar("C", Birth, Removal, Setting, Move)
-Outcomes = list[tuple[C, Status]]
 
 
 class DelegatedChanges:
@@ -101,7 +87,12 @@ class DelegatedChanges:
         self._changed = changed
         self._log = log
         self._delegated: OrderedDict[int, None] = OrderedDict()
+        self._answers = ChangeAnswers(lanes, inodes, log)
         self._shares = Shares(lanes.changes)
+        self._pools = Pools(lanes.changes, trio.current_time)
+        self._heirs: OrderedDict[int, None] = OrderedDict()  # new, with a layout that is not known
+        self._xattrs_changing: dict[int, int] = {}  # requests on their way, by inode
+        self._overtaken: set[int] = set()  # requested before their extended attributes changed
         self.proves_slots = False  # the metaserver wants proofs from this client's key
         self._proofs: dict[int, bytes] = {}  # capabilities of slots that lanes have
         self._recent: OrderedDict[int, tuple[int, float]] = OrderedDict()  # count, last
@@ -111,7 +102,6 @@ class DelegatedChanges:
         self._asking = trio.Event()
         self._due = trio.Event()
         self._makes_files = False  # this client makes files, not only removes them
-        self._slots_wanted = SLOTS_WANTED
         self._is_getting_slots = False
         self._limits_asked_s = -CHANGES_WITHIN_S
         self._going_through_until = 0.0  # one directory after the other is being changed
@@ -126,21 +116,83 @@ class DelegatedChanges:
     def created(self, parent: int) -> None:
         """The metaserver made a file in parent for this client."""
         if parent in self._delegated:
-            self._keep_slots()
+            self._makes_files = True
+            self._pools.used(parent)
+            self._keep_used()
             self._keep_share(parent)
         else:
-            self._count(parent, CHANGES_TO_ASK, slots=True)
+            enough = 1 if parent in self._heirs else CHANGES_TO_ASK
+            self._count(parent, enough, slots=True)
 
-    def made(self, directory: int) -> None:
+    def pool_of(self, directory: int) -> Pooled | None:
+        return self._pools.of(directory)
+
+    def made(
+        self,
+        directory: int,
+        *,
+        parent: int = 0,
+        has_xattrs: bool = False,
+        inherited: Pooled | None = None,
+    ) -> None:
         """This client made a directory. It may hold the directory exclusively already, as nobody
         else knows it; but only a client with slots does, so slots are requested with the first
-        directory. A session holds new directories so only if no owner has limits."""
+        directory. A session holds new directories so only if no owner has limits.
+
+        has_xattrs: it has a layout or ACLs from its parent. inherited: pool_of(parent) before it
+        was made; if that has not changed since, the directory has the same layout."""
         if not self._leases.holds(directory, LEASE_NAMER):
             if not self._makes_files and self._leases.holds(directory, LEASE_META | LEASE_ENTRIES):
                 self._ask(0, slots=True)
             return
-        self._delegate(directory)
+        pool = DEFAULT
+        if has_xattrs:
+            if inherited is None or not self._pools.is_current(inherited):
+                self._note_heir(directory)
+                self._count(parent, 1, slots=True)
+                return
+            pool = inherited.pool
+        self._delegate(directory, pool)
         self._lanes.changes.creations_refuse((), ())
+
+    def _note_heir(self, directory: int) -> None:
+        self._heirs[directory] = None
+        if len(self._heirs) > DIRECTORIES_MAX:
+            self._heirs.popitem(last=False)
+
+    @contextmanager
+    def xattrs_change(self, ino: int) -> Iterator[None]:
+        """While this client changes extended attributes of the inode, its pool is not known, nor is
+        it from a reply to a request that was sent before the end."""
+        self._xattrs_changing[ino] = self._xattrs_changing.get(ino, 0) + 1
+        if self._pools.of(ino) is not None:
+            self._undelegate(ino)
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, FsError) or error.status is Status.ETIMEDOUT:
+                self._undelegate(ino)  # it may still be changed
+                self._rest(ino)
+            raise
+        finally:
+            self._xattrs_changing[ino] -= 1
+            if not self._xattrs_changing[ino]:
+                del self._xattrs_changing[ino]
+            if ino in self._requested:
+                self._overtaken.add(ino)
+
+    def has_xattrs(self, ino: int) -> None:
+        """This client has changed extended attributes of the inode, which still has some. What
+        lanes know of a directory may be from before, as they count their own changes of it."""
+        if ino in self._delegated:
+            self._undelegate(ino)
+            self._lanes.names.attributes_drop(ino)
+
+    def has_layout(self, ino: int) -> None:
+        """This client has set the layout of the inode. A directory that it holds exclusively is
+        requested at once, which disturbs nobody."""
+        if self._makes_files and self._leases.holds(ino, LEASE_NAMER):
+            self._count(ino, 1, slots=True)
 
     def touched(self, parent: int) -> None:
         """The metaserver changed something in parent that lanes might have done: a name was removed
@@ -205,61 +257,104 @@ class DelegatedChanges:
 
     async def _ask_for(self, parent: int, slots: bool) -> None:
         self._requested.add(parent)
+        is_new = False
         try:
-            await self._take(parent, slots=slots)
+            is_new = await self._take(parent, slots=slots)
         except FsError as error:
             if error.status not in (Status.ESTALE, Status.ENOENT):  # not removed meanwhile
                 self._log(f"directory {parent} is not delegated: {error}")
             self._rest(parent)
         finally:
             self._requested.discard(parent)
+            self._overtaken.discard(parent)
+        if is_new:
+            self._keep_own_slots(parent)
 
-    async def _take(self, parent: int, *, slots: bool) -> None:
+    async def _take(self, parent: int, *, slots: bool) -> bool:
+        """Returns whether the reply named a pool that was not known before."""
         self._makes_files |= slots
-        is_short = slots and not self._is_getting_slots
-        count = max(0, self._slots_wanted - self._lanes.changes.slots_left()) if is_short else 0
+        is_short = slots and not self._is_getting_slots and self._pools.of(parent) is None
+        count = self._pools.missing(is_sure=not parent) if is_short else 0
+        own_count = self._pools.missing_in(parent) if slots and parent else 0
+        returned = self._pools.take_returned()
         self._is_getting_slots |= count > 0
+        was_known = self._pools.of(parent) is not None
         try:
-            reply = await self._meta.call(Op.DELEGATE, Delegate(parent, count), Delegated)
+            request = Delegate(parent, count, own_count, returned)
+            reply = await self._meta.call(Op.DELEGATE, request, Delegated)
+        except BaseException:
+            self._pools.not_returned(returned)
+            raise
         finally:
             self._is_getting_slots &= not count
         is_held = parent and reply.attributes and self._leases.holds(parent, LEASE_NAMER)
+        if is_held and (parent in self._overtaken or parent in self._xattrs_changing):
+            is_held, parent = False, 0  # what the reply says of it is from before
         if is_held:
             self._shares.told(parent, reply.files, reply.size_limit)
-        is_theirs = is_held and self._delegate(parent)
+        is_theirs = is_held and self._delegate(parent, reply.pool)
         self._lanes.changes.creations_refuse(reply.uids, reply.gids)
-        self._lanes.changes.slots_put(reply.slots)
+        self._pools.put(reply.pool, reply.slots)
         if self.proves_slots:
             self._proofs.update((slot.ino, slot.capability) for slot in reply.slots)
+            for ino in returned:
+                self._proofs.pop(ino, None)
         if not parent:
-            return
+            return False
         if is_theirs:
             self._inodes.see_record(reply.attributes)
             if not slots:
                 self._going_through_until = trio.current_time() + CHANGES_WITHIN_S
-        else:
+        if not is_theirs or (own_count and reply.pool and not reply.slots):
             self._rest(parent)
+        return bool(is_theirs and slots and reply.pool and not was_known)
 
-    def _delegate(self, directory: int) -> bool:
-        """Lanes change names in the directory from now on; the caller tells them afterwards which
-        owners have limits. Beyond the bound the directory that was delegated first is delegated no
-        more: its lease stays, and changes in it are reported as usual, but lanes forget which
-        owners have limits."""
+    def _delegate(self, directory: int, pool: int) -> bool:
+        """Lanes change names in the directory from now on, and make files from slots of this pool;
+        the caller tells them afterwards which owners have limits. Beyond the bound the directory
+        that was delegated first is delegated no more: its lease stays, and changes in it are
+        reported as usual, but lanes forget which owners have limits."""
         if len(self._delegated) >= DIRECTORIES_MAX and directory not in self._delegated:
-            oldest, _ = self._delegated.popitem(last=False)
-            self._lanes.changes.entries_undelegate(oldest)
-            self.collect()
-            self._shares.forget(oldest)
+            self._undelegate(next(iter(self._delegated)))
         is_theirs = self._lanes.changes.entries_delegate(directory)
         if is_theirs:
             self._delegated[directory] = None
+            self._pools.told(directory, pool)
+            self._heirs.pop(directory, None)
         return is_theirs
+
+    def _undelegate(self, directory: int) -> None:
+        """Lanes change no more names in the directory; its lease stays."""
+        if directory in self._delegated:
+            del self._delegated[directory]
+            self._lanes.changes.entries_undelegate(directory)
+            self._pools.forget(directory)
+            self.collect()
+            self._shares.forget(directory)
+
+    def _keep_used(self) -> None:
+        """Requests more slots of the pools that lanes have used."""
+        directories = self._pools.take_used()
+        if self._makes_files and self._delegated:
+            self._keep_slots()
+        for directory in directories:
+            self._keep_own_slots(directory)
 
     def _keep_slots(self) -> None:
         is_asked = self._is_getting_slots or 0 in self._wanted
-        if not is_asked and self._lanes.changes.slots_left() < self._slots_wanted // 2:
-            self._slots_wanted = min(2 * self._slots_wanted, SLOTS_WANTED_MAX)
+        if not is_asked and self._pools.is_short(DEFAULT):
+            self._pools.want_more(DEFAULT)
             self._ask(0, slots=True)
+
+    def _keep_own_slots(self, directory: int) -> None:
+        """Requests more slots of the directory's own layout."""
+        pooled = self._pools.of(directory)
+        if pooled is None or not self._pools.is_short(pooled.pool):
+            return
+        is_asked = directory in self._requested or directory in self._wanted
+        if not is_asked and self._rest_until.get(directory, 0.0) < trio.current_time():
+            self._pools.want_more(pooled.pool)
+            self._ask(directory, slots=True)
 
     def _keep_share(self, parent: int) -> None:
         """Requests a larger share before lanes have used up the last one."""
@@ -313,8 +408,7 @@ class DelegatedChanges:
                 self._note_setting(setting_of(row), row.record)
             for moved in run.moves:
                 self._note_move(move_of(moved))
-        if self._makes_files and self._delegated:
-            self._keep_slots()
+        self._keep_used()
 
     def _note(self, birth: Birth, fh: int, inline: bytes) -> None:
         """Notes a new file. Lanes have the committed size and time in their tables already. inline:
@@ -331,6 +425,7 @@ class DelegatedChanges:
         elif is_replicated(birth.layout) and not inline:
             self.born_closed(birth.ino)
         self._shares.used(birth.parent)
+        self._pools.used(birth.parent)
         self._keep_share(birth.parent)
         bits = LEASE_WRITER if birth.writable else LEASE_READER
         self._leases.table.granted(birth.ino, bits, 0)
@@ -406,91 +501,13 @@ class DelegatedChanges:
         self._in_flight.remove(batch)
         self._lanes.changes.changes_reported(told_count(batch))
         if error is not None:
-            self._lost(batch, error)
+            self._answers.lost(batch, error)
         else:
-            reply = decode(Changed, body)
-            self._inodes.see_parents(reply.parents)
-            for birth, status in _failures(batch.births, reply.errors):
-                self._lost_birth(birth, FsError(status))
-            removals = _failures(batch.removals, reply.removal_errors)
-            moves = _outcomes(batch.moves, reply.move_errors)
-            self._lost_removals(removals)
-            self._finish_moves(moves)
-            self._finish_settings(batch, _outcomes(batch.settings, reply.setting_errors))
-            kept = {removal.ino for removal, _ in removals}
-            self._forget_bytes(batch, kept | {move.replaced for move, _ in _failed(moves)})
+            self._answers.told(batch, decode(Changed, body))
         answered, self._answered = self._answered, trio.Event()
         answered.set()
         if not self._in_flight and not self._is_sending:
             self.wait()
-
-    def _forget_bytes(self, batch: ChangeBatch, kept: set[int]) -> None:
-        """Written bytes of a removed file need not become durable."""
-        for ino in inodes_gone(batch) - kept:
-            if self._inodes.get(ino) is None:
-                self._lanes.inodes.lost(ino)
-
-    def _lost(self, batch: ChangeBatch, error: FsError) -> None:
-        for birth in batch.births:
-            self._lost_birth(birth, error)
-        self._lost_removals([(removal, error.status) for removal in batch.removals])
-        self._finish_moves([(move, error.status) for move in batch.moves])
-        self._finish_settings(batch, [(setting, error.status) for setting in batch.settings])
-
-    def _finish_moves(self, outcomes: Outcomes[Move]) -> None:
-        """Finishes moves. A failed one changed no name: what says otherwise is dropped."""
-        for move, status in outcomes:
-            self._inodes.setting_told(move.ino, is_lost=status is not Status.OK)
-        lost = _failed(outcomes)
-        for move, _ in lost:
-            self._inodes.returned(move.replaced)
-            self._lanes.names.attributes_drop(move.replaced)
-            self._lanes.names.attributes_drop(move.parent)
-            for name in (move.name, move.new_name):
-                self._lanes.names.entry_unsure(move.parent, name)
-        self._log_lost(
-            [
-                f"renamed file '{_shown(move.name)}' (inode {move.ino}) in directory {move.parent} "
-                f"did not become '{_shown(move.new_name)}': {status.name}"
-                for move, status in lost
-            ],
-            "renamed files still have their old names",
-        )
-
-    def _finish_settings(self, batch: ChangeBatch, outcomes: Outcomes[Setting]) -> None:
-        gone = inodes_gone(batch)
-        for setting, status in outcomes:
-            self._inodes.setting_told(setting.ino, is_lost=status is not Status.OK)
-            if status is not Status.OK and setting.ino not in gone:
-                self._log(
-                    f"attributes that were set of inode {setting.ino} are lost: {status.name}"
-                )
-
-    def _lost_birth(self, birth: Birth, error: FsError) -> None:
-        self._lanes.inodes.lost(birth.ino)
-        self._log(f"new file '{_shown(birth.name)}' (inode {birth.ino}) is lost: {error}")
-
-    def _lost_removals(self, lost: Outcomes[Removal]) -> None:
-        """The names still exist: what says otherwise is dropped."""
-        for removal, _ in lost:
-            self._inodes.returned(removal.ino)
-            self._lanes.names.entry_unsure(removal.parent, removal.name)
-            self._lanes.names.attributes_drop(removal.ino)
-            self._lanes.names.attributes_drop(removal.parent)
-        self._log_lost(
-            [
-                f"removed file '{_shown(removal.name)}' (inode {removal.ino}) in directory "
-                f"{removal.parent} still exists: {status.name}"
-                for removal, status in lost
-            ],
-            "removed files still exist",
-        )
-
-    def _log_lost(self, messages: list[str], of_more: str) -> None:
-        for message in messages[:LOST_NAMED_MAX]:
-            self._log(message)
-        if len(messages) > LOST_NAMED_MAX:
-            self._log(f"{len(messages) - LOST_NAMED_MAX} more {of_more}")
 
     # ---- returning directories ------------------------------------------------------------------
 
@@ -509,6 +526,7 @@ class DelegatedChanges:
         self._rest(ino)
         if ino in self._delegated:
             self._lanes.changes.entries_undelegate(ino)
+            self._pools.forget(ino)
             await self.report(ino)
             self._delegated.pop(ino, None)
             self._shares.forget(ino)
@@ -539,7 +557,7 @@ class DelegatedChanges:
             self._ask(0, slots=True)
 
     def _clear_slots(self) -> None:
-        self._lanes.changes.slots_clear()
+        self._pools.clear()
         self.collect()  # files that were made from them keep their proofs
         self._proofs.clear()
 
@@ -548,25 +566,8 @@ class DelegatedChanges:
         self._clear_slots()
         for directory in self._delegated:
             self._shares.forget(directory)
+        self._pools.lose()
         self._delegated.clear()
         lost = self._take_batch(len(self._waiting))
         self._lanes.changes.changes_reported(told_count(lost))
-        self._lost(lost, FsError(Status.DISCONNECTED, "the session was evicted"))
-
-
-def _outcomes(changes: Sequence[C], statuses: Sequence[int]) -> Outcomes[C]:
-    """Pairs changes with their statuses. No statuses: all succeeded."""
-    pairs = zip(changes, statuses or (0,) * len(changes), strict=False)
-    return [(change, status_of(status)) for change, status in pairs]
-
-
-def _failures(changes: Sequence[C], statuses: Sequence[int]) -> Outcomes[C]:
-    return _failed(_outcomes(changes, statuses)) if statuses else []
-
-
-def _failed(outcomes: Outcomes[C]) -> Outcomes[C]:
-    return [(change, status) for change, status in outcomes if status is not Status.OK]
-
-
-def _shown(name: bytes) -> str:
-    return name.decode(errors="replace")
+        self._answers.lost(lost, FsError(Status.DISCONNECTED, "the session was evicted"))

@@ -8,6 +8,7 @@ only.
 
 import stat
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,6 +55,7 @@ from ..leases.holder import Leases
 from .caller import Requester
 from .complete import CompleteDirectories
 from .inodes import Inodes
+from .pools import Pooled
 from .ports import Lanes, Metadata
 
 XATTR_CAPABILITY = b"security.capability"
@@ -69,10 +71,17 @@ class Found:
 
 class Watcher(Protocol):
     """touched: a name of a file was removed from that directory, or renamed in it. made: this
-    client made that directory."""
+    client made that directory. xattrs_change, has_xattrs, has_layout: it changes extended
+    attributes."""
 
     def touched(self, parent: int, /) -> None: ...
-    def made(self, directory: int, /) -> None: ...
+    def pool_of(self, directory: int, /) -> Pooled | None: ...
+    def made(
+        self, directory: int, /, *, parent: int, has_xattrs: bool, inherited: Pooled | None
+    ) -> None: ...
+    def xattrs_change(self, ino: int, /) -> AbstractContextManager[None]: ...
+    def has_xattrs(self, ino: int, /) -> None: ...
+    def has_layout(self, ino: int, /) -> None: ...
 
 
 class Namespace:
@@ -183,9 +192,11 @@ class Namespace:
         _check_name(name)
         request = MkDir(parent, name, mode, requester.for_mode(mode))
         asked_at = self._complete.now()
+        pool = self._watcher.pool_of(parent)
         made = await self._make(Op.MKDIR, request, parent, name)
         self._complete.made(made.pack(), asked_at)
-        self._watcher.made(made.ino)
+        has_xattrs = made.xattr_count > 0
+        self._watcher.made(made.ino, parent=parent, has_xattrs=has_xattrs, inherited=pool)
         return made
 
     async def symlink(
@@ -260,8 +271,9 @@ class Namespace:
         flags = 0
         if name == XATTR_ACCESS_ACL and not requester.in_group((await self.getattr(ino)).gid):
             flags = XATTR_KILL_SGID
-        request = SetXattr(ino, name, value, flags)
-        self._changed(await self._meta.call(Op.SETXATTR, request, Entry))
+        has_any = await self._change_xattrs(ino, Op.SETXATTR, SetXattr(ino, name, value, flags))
+        if has_any and name == LAYOUT_XATTR:
+            self._watcher.has_layout(ino)
 
     async def listxattr(self, ino: int) -> tuple[bytes, ...]:
         if ino in self._inodes.without_xattrs:
@@ -271,7 +283,16 @@ class Namespace:
 
     async def removexattr(self, ino: int, name: bytes) -> None:
         _check_xattr_name(name)
-        self._changed(await self._meta.call(Op.REMOVEXATTR, RemoveXattr(ino, name), Entry))
+        await self._change_xattrs(ino, Op.REMOVEXATTR, RemoveXattr(ino, name))
+
+    async def _change_xattrs(self, ino: int, op: Op, request: object) -> bool:
+        """Returns whether the inode has extended attributes afterwards."""
+        with self._watcher.xattrs_change(ino):
+            reply = await self._meta.call(op, request, Entry)
+            changed = self._changed(reply)
+            if changed.xattr_count:
+                self._watcher.has_xattrs(ino)
+        return changed.xattr_count > 0
 
     # ---- the whole file system ----------------------------------------------------------------
 

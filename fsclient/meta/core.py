@@ -21,7 +21,7 @@ from enum import Enum
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.limits import REPLAY_MUTATIONS_MAX, REQUESTS_IN_FLIGHT_MAX, SOLE_LEASE_S
 from fscommon.wire.codec import decode, encode
-from fscommon.wire.features import FEATURE_REPLICAS
+from fscommon.wire.features import FEATURE_POOLS, FEATURE_REPLICAS
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_SOLE, Header
 from fscommon.wire.locks import HeldLock
@@ -267,7 +267,7 @@ class SessionCore:
             hooks.exclusive(),
             self._is_another,
             self._lost if self._is_another else (),
-            FEATURE_REPLICAS,
+            FEATURE_REPLICAS | FEATURE_POOLS,
         )
         self._output.append(
             encode_frame(Op.SESSION_OPEN, offset=request.answered, body=encode(request))

@@ -36,6 +36,10 @@ class LayoutDefault:
             return _RECORD.pack(_VERSION, 0, self.stripe_width, self.chunk_size)
         return _RECORD.pack(_REPLICATED_VERSION, self.replicas, self.stripe_width, self.chunk_size)
 
+    def pool(self) -> int:
+        """The number of the pool of slots with such layouts; never 0."""
+        return int.from_bytes(self.pack(), "little")
+
     def text(self) -> str:
         numbers = f"chunk_size={self.chunk_size},stripe_width={self.stripe_width}"
         return f"{numbers},replicas={self.replicas}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fscommon.layout.attributes import pack_fields, sectors
-from fscommon.ranges import I64, U32, U64, Blob, Many, Name, Record, U32s
+from fscommon.ranges import I64, U32, U64, Blob, Many, Name, Record, U32s, U64s
 
 _PERMISSIONS: Final = 0o7777
 
@@ -19,10 +19,14 @@ _PERMISSIONS: Final = 0o7777
 @dataclass(frozen=True, slots=True)
 class Delegate:
     """Asks for the names and attributes of directory ino exclusively (0: of no directory), and for
-    slots: at most count, and no more than this session may have unused."""
+    slots: at most count of the cluster's default layout, or, if the directory has a layout of its
+    own and no other extended attribute, at most own_count of that (from a client that knows pools).
+    They are no more than this session may have unused. returned: slots that it will not use."""
 
     ino: U64
     count: U32
+    own_count: U32 = 0
+    returned: U64s = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,9 @@ class Delegated:
     directory in which no files may be created by the client (its tree is nearly full). uids, gids:
     users and groups with limits, whose files are created at the metaserver. files, size_limit: in a
     tree with limits, how many more files may be created in this directory, and to what size each
-    may grow before its writer asks; 0, 0: the tree has no limits."""
+    may grow before its writer asks; 0, 0: the tree has no limits. pool: of the slots, and of files
+    in the directory; 0: the slots have the cluster's default layout, and so have files in the
+    directory as long as it has no extended attributes."""
 
     attributes: Record
     slots: Annotated[tuple[Slot, ...], Many]
@@ -48,6 +54,7 @@ class Delegated:
     gids: U32s = ()
     files: U32 = 0
     size_limit: U64 = 0
+    pool: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,11 @@ def own_record(tx: Transaction, directory: Inode) -> bytes | None:
     return tx.get(xattr_key(directory.ino, LAYOUT_XATTR))
 
 
+def only_own_record(tx: Transaction, directory: Inode) -> bytes | None:
+    """Returns own_record() if it is the only extended attribute of the directory."""
+    return own_record(tx, directory) if directory.attributes.xattr_count == 1 else None
+
+
 def default_in(tx: Transaction, directory: Inode, context: Context) -> LayoutDefault:
     raw = own_record(tx, directory)
     return cluster_default(context) if raw is None else unpack_default(raw)
@@ -70,6 +75,16 @@ def check_may_have(replicas: int, context: Context) -> None:
         raise FsError(Status.EOPNOTSUPP, too_many_replicas(replicas, most))
     if not context.services.sessions.has_feature(context.session, FEATURE_REPLICAS):
         raise FsError(Status.EOPNOTSUPP, _OLD_CLIENT)
+
+
+def may_have(replicas: int, context: Context) -> bool:
+    """Whether a new file can get so many replicas."""
+    try:
+        if replicas > 1:
+            check_may_have(replicas, context)
+    except FsError:
+        return False
+    return True
 
 
 def too_many_replicas(replicas: int, most: int) -> str:

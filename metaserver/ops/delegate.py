@@ -17,8 +17,9 @@ from typing import Final, TypeVar
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.attributes import LEASE_META_EXCLUSIVE, LEASE_NAMER, LEASE_READER, LEASE_WRITER
 from fscommon.layout.layout import is_replicated, unpack_layout, with_inline
+from fscommon.layout.template import LayoutDefault, unpack_default
 from fscommon.limits import FILE_SIZE_MAX, NAME_LENGTH_MAX
-from fscommon.types import Ino
+from fscommon.types import FileId, Ino
 from fscommon.wire.births import (
     Birth,
     ChangeBatch,
@@ -30,13 +31,12 @@ from fscommon.wire.births import (
     Setting,
     Slot,
 )
-from fscommon.wire.features import FEATURE_REPLICAS
+from fscommon.wire.features import FEATURE_POOLS
 from fscommon.wire.ops import Op
 from metaserver.context import Context
 from metaserver.keys import ClientKey
 from metaserver.leases.grants import Grant
 from metaserver.leases.holders import Need
-from metaserver.namespace.birth import default_layout
 from metaserver.namespace.charges import (
     Owner,
     charge_many,
@@ -46,6 +46,7 @@ from metaserver.namespace.charges import (
 )
 from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, new_key, put_dentry
 from metaserver.namespace.inode import Inode, find, load, load_directory, save, touch_directory
+from metaserver.namespace.layouts import cluster_default, may_have, new_layout, only_own_record
 from metaserver.namespace.links import drop_name_unasked, remove_plain
 from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.namespace.replicas import (
@@ -86,22 +87,32 @@ def delegate(tx: Transaction, request: Delegate, context: Context) -> Delegated:
         if share is not None or not has_limits:
             attributes = directory.pack()
     context.check_room()
-    services = context.services
-    count = services.sessions.slots_wanted(context.session, request.count)
-    if services.membership.policy.replicas > 1 and not services.sessions.has_feature(
-        context.session, FEATURE_REPLICAS
-    ):
+    sessions = context.services.sessions
+    sessions.return_slots(context.session, request.returned)
+    own = _own_default(tx, request, context)
+    layout = own or cluster_default(context)
+    count = sessions.slots_wanted(context.session, request.own_count if own else request.count)
+    if not may_have(layout.replicas, context):
         count = 0  # CREATE tells the caller why
-    slots = tuple([_slot(context) for _ in range(count)])
+    slots = tuple([_slot(layout, context) for _ in range(count)])
     uids, gids = owners or ((), ())
     more = (share.files, share.size_limit) if share is not None else (0, 0)
-    return Delegated(attributes, slots, uids, gids, *more)
+    return Delegated(attributes, slots, uids, gids, *more, own.pool() if own else 0)
 
 
-def _slot(context: Context) -> Slot:
+def _own_default(tx: Transaction, request: Delegate, context: Context) -> LayoutDefault | None:
+    """Returns what the client may know of the directory: its own default, if files in it need
+    nothing else that a directory without extended attributes does not need."""
+    if not request.ino or not context.services.sessions.has_feature(context.session, FEATURE_POOLS):
+        return None
+    raw = only_own_record(tx, load_directory(tx, request.ino))
+    return unpack_default(raw) if raw is not None else None
+
+
+def _slot(default: LayoutDefault, context: Context) -> Slot:
     services = context.services
     ino = services.numbers.take()
-    layout = default_layout(ino, context)
+    layout = new_layout(FileId(ino), default, context).pack()
     services.sessions.slots(context.session)[ino] = layout
     capability = services.capability(context, layout, ino, writable=True)
     return Slot(ino, layout, capability)

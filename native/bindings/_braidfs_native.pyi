@@ -785,9 +785,6 @@ class ChangesPort:
     def entries_undelegate(self, ino: int) -> None:
         """Lanes change no more names in the directory."""
 
-    def slots_put(self, slots: Sequence[SlotRow]) -> None:
-        """Slots for new files. Raises ValueError beyond 4096."""
-
     def creations_refuse(self, uids: Sequence[int], gids: Sequence[int]) -> None:
         """Files of these users and groups are made by upcalls: they have quotas."""
 
@@ -799,11 +796,26 @@ class ChangesPort:
     def creations_unshare(self, directory: int) -> None:
         """The directory has no such share any more."""
 
+    def slots_put(self, pool: int, slots: Sequence[SlotRow]) -> None:
+        """
+        Slots of a pool for new files; 0: of the cluster's default layout. Raises ValueError beyond 4096 in 16 pools.
+        """
+
     def slots_clear(self) -> None:
         """The slots are void."""
 
-    def slots_left(self) -> int:
-        """How many slots are unused."""
+    def slots_drop(self, pool: int, kept: int) -> list[int]:
+        """
+        All slots of the pool but so many become void. Returns the inodes of these.
+        """
+
+    def slots_left(self, pool: int) -> int:
+        """How many slots of the pool are unused."""
+
+    def pool_put(self, directory: int, pool: int) -> None:
+        """
+        New files in a directory with one extended attribute, its layout, get slots of this pool; 0: such a directory gets its files by upcalls.
+        """
 
     def changes_left(self) -> bool:
         """Whether changes wait to be taken."""

@@ -138,7 +138,7 @@ nb::list changes_take(Datapath& path, bool spare_open) {
   return runs;
 }
 
-void slots_put(Datapath& path, const nb::sequence& slots) {
+void slots_put(Datapath& path, uint64_t pool, const nb::sequence& slots) {
   const auto text_of = [](nb::handle row, const char* name) {
     const auto bytes = field_of<nb::bytes>(row, name);
     return std::string(static_cast<const char*>(bytes.data()), bytes.size());
@@ -148,7 +148,7 @@ void slots_put(Datapath& path, const nb::sequence& slots) {
     taken.push_back(
         {field_of<uint64_t>(row, "ino"), text_of(row, "layout"), text_of(row, "capability")});
   }
-  checked(path.journal().slots_put(std::move(taken)), "too many slots");
+  checked(path.journal().slots_put(pool, std::move(taken)), "too many slots");
 }
 
 void bind_rows(nb::module_& module) {
@@ -219,6 +219,35 @@ void bind_rows(nb::module_& module) {
               nb::for_getter(nb::sig("def moves(self) -> list[MoveRow]")));
 }
 
+void bind_slots(PortClass<ChangesPort>& type) {
+  type.def("slots_put", &slots_put, "pool"_a, "slots"_a,
+           nb::sig("def slots_put(self, pool: int, slots: collections.abc.Sequence[SlotRow]) -> "
+                   "None"),
+           "Slots of a pool for new files; 0: of the cluster's default layout. Raises ValueError "
+           "beyond 4096 in 16 pools.")
+      .def(
+          "slots_clear", [](Datapath& path) { path.journal().slots_clear(); },
+          "The slots are void.")
+      .def(
+          "slots_drop",
+          [](Datapath& path, uint64_t pool, uint64_t kept) {
+            return path.journal().slots_drop(pool, kept);
+          },
+          "pool"_a, "kept"_a,
+          "All slots of the pool but so many become void. Returns the inodes of these.")
+      .def(
+          "slots_left", [](Datapath& path, uint64_t pool) { return path.journal().slots(pool); },
+          "pool"_a, "How many slots of the pool are unused.")
+      .def(
+          "pool_put",
+          [](Datapath& path, uint64_t directory, uint64_t pool) {
+            path.journal().pool_put(directory, pool);
+          },
+          "directory"_a, "pool"_a,
+          "New files in a directory with one extended attribute, its layout, get slots of this "
+          "pool; 0: such a directory gets its files by upcalls.");
+}
+
 void bind_delegation(PortClass<ChangesPort>& type) {
   type.def(
           "entries_delegate",
@@ -228,9 +257,6 @@ void bind_delegation(PortClass<ChangesPort>& type) {
           "entries_undelegate",
           [](Datapath& path, uint64_t ino) { path.dentries().undelegate(ino); }, "ino"_a,
           "Lanes change no more names in the directory.")
-      .def("slots_put", &slots_put, "slots"_a,
-           nb::sig("def slots_put(self, slots: collections.abc.Sequence[SlotRow]) -> None"),
-           "Slots for new files. Raises ValueError beyond 4096.")
       .def(
           "creations_refuse",
           [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
@@ -249,13 +275,7 @@ void bind_delegation(PortClass<ChangesPort>& type) {
       .def(
           "creations_unshare",
           [](Datapath& path, uint64_t directory) { path.journal().unshare(directory); },
-          "directory"_a, "The directory has no such share any more.")
-      .def(
-          "slots_clear", [](Datapath& path) { path.journal().slots_clear(); },
-          "The slots are void.")
-      .def(
-          "slots_left", [](Datapath& path) { return path.journal().slots(); },
-          "How many slots are unused.");
+          "directory"_a, "The directory has no such share any more.");
 }
 
 void bind_change_runs(PortClass<ChangesPort>& type) {
@@ -292,6 +312,7 @@ void bind_changes(nb::module_& module) {
   PortClass<ChangesPort> type(
       module, "ChangesPort", "What lanes change in directories that are delegated to this client.");
   bind_delegation(type);
+  bind_slots(type);
   bind_change_runs(type);
 }
 

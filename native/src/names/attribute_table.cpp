@@ -159,16 +159,10 @@ bool AttributeTable::is_plain_file(const Slot* slot, Clock::time_point now) cons
          field<uint32_t>(slot->record, kXattrCount) == 0;
 }
 
-bool AttributeTable::touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now) {
-  const std::scoped_lock lock(mutex(ino));
-  Slot* held = find(ino);
-  if (!is_valid(held, now) || !held->leased) return false;
-  const auto mode = field<uint32_t>(held->record, kMode);
-  const bool plain = field<uint32_t>(held->record, kXattrCount) == 0 &&
-                     field<uint32_t>(held->record, kFlags) == 0 && (mode & S_ISGID) == 0;
-  if (!S_ISDIR(mode) || !plain) return false;
-  touch(*held, time_ns);
-  return true;
+bool AttributeTable::may_add_names(const Slot* slot, Clock::time_point now) const noexcept {
+  if (!is_unprotected(slot, now)) return false;
+  const auto mode = field<uint32_t>(slot->record, kMode);
+  return S_ISDIR(mode) && (mode & S_ISGID) == 0;
 }
 
 void AttributeTable::wrote(uint64_t ino, const Wrote& wrote, Clock::time_point now) {

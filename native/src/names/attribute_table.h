@@ -72,11 +72,19 @@ class AttributeTable {
   std::optional<fuse_attr_out> getattr(uint64_t ino, uint64_t nodeid, Clock::time_point now);
   // The parent of this directory; nothing when Python must answer.
   std::optional<uint64_t> parent(uint64_t directory, Clock::time_point now);
-  // This client itself created a file in the directory: sets the directory's times and versions as
-  // the metaserver will. False when lanes may not add names to it: it is not known under a lease,
-  // or new files in it need more than the caller's ids and umask (it has extended attributes,
-  // set-group-ID or inode flags).
-  bool touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now);
+  // This client itself creates a file in the directory if take() agrees: sets the directory's times
+  // and versions as the metaserver will. False when lanes may not add names to it: it is not known
+  // under a lease, or has set-group-ID or inode flags. take(xattr_count) refuses if new files in it
+  // need more than the caller's ids and umask and the layout. Take: bool(uint32_t).
+  template <typename Take>
+  bool touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now, Take take) {
+    const std::scoped_lock lock(mutex(ino));
+    Slot* held = find(ino);
+    if (!may_add_names(held, now)) return false;
+    if (!take(record::field<uint32_t>(held->record, record::kXattrCount))) return false;
+    touch(*held, time_ns);
+    return true;
+  }
   // Sets attributes of a regular file at this client alone: change(record) sets them, and returns
   // whether it did. The file must be known under a lease, without extended attributes and inode
   // flags. Returns the body of the answer, with `nodeid` as its number. Change:
@@ -174,6 +182,7 @@ class AttributeTable {
   bool is_valid(const Slot* slot, Clock::time_point now) const noexcept;
   bool is_plain_file(const Slot* slot, Clock::time_point now) const noexcept;
   fuse_attr_out answer_of(const Slot& slot, uint64_t nodeid, Clock::time_point now) const noexcept;
+  bool may_add_names(const Slot* slot, Clock::time_point now) const noexcept;
   bool is_unprotected(const Slot* slot, Clock::time_point now) const noexcept;
   bool may_change_names(uint64_t directory, Clock::time_point now) noexcept;
   bool may_move(uint64_t ino, Clock::time_point now) noexcept;

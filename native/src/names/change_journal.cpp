@@ -24,21 +24,47 @@ record::Record new_file_record(const Birth& birth) noexcept {
   return made;
 }
 
-bool ChangeJournal::slots_put(std::vector<BirthSlot> slots) {
+bool ChangeJournal::slots_put(uint64_t pool, std::vector<BirthSlot> slots) {
+  if (slots.empty()) return true;
   const std::scoped_lock lock(mu_);
-  if (slots_.size() + slots.size() > kSlotsMax) return false;
-  std::move(slots.begin(), slots.end(), std::back_inserter(slots_));
+  if (slot_count_ + slots.size() > kSlotsMax) return false;
+  if (pools_.size() == kPoolsMax && !pools_.contains(pool)) return false;
+  slot_count_ += slots.size();
+  std::move(slots.begin(), slots.end(), std::back_inserter(pools_[pool]));
   return true;
 }
 
 void ChangeJournal::slots_clear() {
   const std::scoped_lock lock(mu_);
-  slots_.clear();
+  pools_.clear();
+  slot_count_ = 0;
 }
 
-size_t ChangeJournal::slots() const {
+std::vector<uint64_t> ChangeJournal::slots_drop(uint64_t pool, size_t kept) {
+  std::vector<uint64_t> dropped;
   const std::scoped_lock lock(mu_);
-  return slots_.size();
+  const auto found = pools_.find(pool);
+  if (found == pools_.end()) return dropped;
+  auto& slots = found->second;
+  for (; slots.size() > kept; slots.pop_back()) dropped.push_back(slots.back().ino);
+  slot_count_ -= dropped.size();
+  if (slots.empty()) pools_.erase(found);
+  return dropped;
+}
+
+size_t ChangeJournal::slots(uint64_t pool) const {
+  const std::scoped_lock lock(mu_);
+  const auto found = pools_.find(pool);
+  return found == pools_.end() ? 0 : found->second.size();
+}
+
+void ChangeJournal::pool_put(uint64_t directory, uint64_t pool) {
+  const std::scoped_lock lock(mu_);
+  if (pool == kDefaultPool) {
+    pool_of_.erase(directory);
+  } else {
+    pool_of_[directory] = pool;
+  }
 }
 
 void ChangeJournal::refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
@@ -67,13 +93,18 @@ void ChangeJournal::unshare(uint64_t directory) {
   shares_.erase(directory);
 }
 
-std::optional<BirthSlot> ChangeJournal::take_slot(uint64_t directory) {
+std::optional<BirthSlot> ChangeJournal::take_slot(uint64_t directory, uint32_t xattr_count) {
   const std::scoped_lock lock(mu_);
-  if (slots_.empty()) return std::nullopt;
+  const auto own = pool_of_.find(directory);
+  if (xattr_count != (own == pool_of_.end() ? 0 : 1)) return std::nullopt;
+  const auto pool = pools_.find(own == pool_of_.end() ? kDefaultPool : own->second);
+  if (pool == pools_.end()) return std::nullopt;
   const auto share = shares_.find(directory);
   if (share != shares_.end() && share->second.files == 0) return std::nullopt;
-  std::optional<BirthSlot> slot(std::move(slots_.front()));
-  slots_.pop_front();
+  std::optional<BirthSlot> slot(std::move(pool->second.front()));
+  pool->second.pop_front();
+  --slot_count_;
+  if (pool->second.empty()) pools_.erase(pool);
   if (share != shares_.end()) {
     --share->second.files;
     slot->size_limit = share->second.size_limit;

@@ -6,6 +6,11 @@
 // open (0024-settings.md). A move is a name that became another one of the same directory
 // (0025-renames.md).
 //
+// Slots are in pools (docs/decisions/0013-delegation.md): those of kDefaultPool have the
+// cluster's default layout, those of another pool the layout that a directory's own default says.
+// A directory with extended attributes has a pool from when the metaserver said so until these are
+// changed, or the directory is not delegated any more.
+//
 // Bounded: there are never more births than there were slots, and at most kUnreportedMax other
 // changes that the metaserver has not answered. ANY THREAD, guarded by mu_.
 #pragma once
@@ -13,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -99,15 +105,24 @@ record::Record new_file_record(const Birth& birth) noexcept;
 
 class ChangeJournal {
  public:
-  static constexpr size_t kSlotsMax = 4096;
+  static constexpr size_t kSlotsMax = 4096;  // of all pools
+  static constexpr size_t kPoolsMax = 16;    // with slots
+  static constexpr uint64_t kDefaultPool = 0;
   static constexpr size_t kUnreportedMax = 4096;
   static constexpr uint64_t kFirstHandle = uint64_t{1} << 62;  // Python's handles are below
 
-  // Adds slots. False when there would be too many.
-  bool slots_put(std::vector<BirthSlot> slots);
+  // Adds slots. False when there would be too many slots or pools.
+  bool slots_put(uint64_t pool, std::vector<BirthSlot> slots);
   // The session or the metaserver is a new one, which does not know the slots.
   void slots_clear();
-  size_t slots() const;
+  // Only so many slots of the pool stay; the others are to be used for no file. Returns their inode
+  // numbers.
+  std::vector<uint64_t> slots_drop(uint64_t pool, size_t kept);
+  size_t slots(uint64_t pool) const;
+
+  // Files in that directory, which has exactly one extended attribute, get slots of that pool;
+  // kDefaultPool: lanes make files in it as long as it has no extended attributes.
+  void pool_put(uint64_t directory, uint64_t pool);
 
   // Lanes make no files of these users and groups: quotas may refuse them.
   void refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids);
@@ -119,8 +134,9 @@ class ChangeJournal {
   // The directory has no share any more: its tree has no limits, or lanes make no files in it.
   void unshare(uint64_t directory);
 
-  // A slot for a file in that directory; nothing if there is none, or its share is used up.
-  std::optional<BirthSlot> take_slot(uint64_t directory);
+  // A slot for a file in that directory, which has so many extended attributes; nothing if there is
+  // none, or its share is used up, or the layout of its files is not known here.
+  std::optional<BirthSlot> take_slot(uint64_t directory, uint32_t xattr_count);
   // Before the lanes run: handles below `first` are in use, taken over from the former process.
   void first_handle(uint64_t first) noexcept { next_handle_.store(first); }
   uint64_t next_handle() noexcept { return next_handle_.fetch_add(1, std::memory_order_relaxed); }
@@ -145,7 +161,10 @@ class ChangeJournal {
 
  private:
   mutable std::mutex mu_;
-  std::deque<BirthSlot> slots_;         // guarded by mu_
+  std::map<uint64_t, std::deque<BirthSlot>> pools_;  // guarded by mu_: those with slots
+  size_t slot_count_ = 0;                            // guarded by mu_: of all pools
+  // Guarded by mu_, by directory, at most one per delegated directory; none is kDefaultPool.
+  std::unordered_map<uint64_t, uint64_t> pool_of_;
   std::vector<Change> changes_;         // guarded by mu_
   std::vector<uint32_t> refused_uids_;  // guarded by mu_, sorted
   std::vector<uint32_t> refused_gids_;  // guarded by mu_, sorted

@@ -47,8 +47,12 @@ uint64_t Names::give_birth(const fuse::RequestHead& head, const fuse_create_in& 
   const uint64_t parent = ino_of(head.nodeid);
   const auto now = Clock::now();
   const int64_t time_ns = file_time_ns();
-  auto slot = journal_.take_slot(parent);
-  if (!slot || !attributes_.touch_directory(parent, time_ns, now)) return 0;
+  std::optional<BirthSlot> slot;
+  const auto take = [&](uint32_t xattr_count) {
+    slot = journal_.take_slot(parent, xattr_count);
+    return slot.has_value();
+  };
+  if (!attributes_.touch_directory(parent, time_ns, now, take)) return 0;
   Birth birth{.ino = slot->ino,
               .parent = parent,
               .fh = journal_.next_handle(),

@@ -34,7 +34,7 @@ class BirthTest : public NamesTest {
     names_.dentries().lease(kFolder, now);
     names_.dentries().complete(kFolder, now);
     EXPECT_TRUE(names_.dentries().delegate(kFolder));
-    EXPECT_TRUE(names_.journal().slots_put({{501, "layout", "key"}, {502, "layout", "key"}}));
+    EXPECT_TRUE(names_.journal().slots_put(0, {{501, "layout", "key"}, {502, "layout", "key"}}));
   }
 
   void put_folder(uint32_t mode, uint32_t flags = 0, uint32_t xattr_count = 0) {
@@ -109,7 +109,7 @@ TEST_F(BirthTest, FilesOfThoseWhoHaveQuotasAreForPython) {
   EXPECT_TRUE(goes_to_python(create(6, "new")));
   names_.journal().refuse({}, {500, 100});
   EXPECT_TRUE(goes_to_python(create(8, "new")));
-  EXPECT_EQ(names_.journal().slots(), 2u);
+  EXPECT_EQ(names_.journal().slots(0), 2u);
   names_.journal().refuse({7}, {500});
   EXPECT_EQ(at<fuse_entry_out>(ask(0, create(10, "new")), sizeof(fuse_out_header)).nodeid, 501u);
 }
@@ -118,7 +118,7 @@ TEST_F(BirthTest, FilesBeyondAShareAreForPython) {
   names_.journal().share(kFolder, 1, 1 << 20);
   EXPECT_EQ(at<fuse_entry_out>(ask(0, create(6, "new")), sizeof(fuse_out_header)).nodeid, 501u);
   EXPECT_TRUE(goes_to_python(create(8, "newer")));
-  EXPECT_EQ(names_.journal().slots(), 1u);
+  EXPECT_EQ(names_.journal().slots(0), 1u);
 }
 
 TEST_F(BirthTest, TheDirectorysTimesFollow) {
@@ -155,6 +155,33 @@ TEST_F(BirthTest, WhatTakesMoreThanIdsAndUmaskIsPythons) {
   EXPECT_TRUE(goes_to_python(create(12, "d", S_IFREG | 0644, O_WRONLY | O_DIRECT)));
   EXPECT_TRUE(goes_to_python(create(14, std::string(256, 'n'))));
   EXPECT_TRUE(goes_to_python(create(16, "..")));
+}
+
+TEST_F(BirthTest, ADirectoryWithALayoutHasSlotsOfItsPool) {
+  put_folder(S_IFDIR | 0755, 0, 1);
+  EXPECT_TRUE(names_.journal().slots_put(9, {{601, "other", "key"}, {602, "other", "key"}}));
+  EXPECT_TRUE(goes_to_python(create(6, "before")));
+  names_.journal().pool_put(kFolder, 9);
+  EXPECT_EQ(at<fuse_entry_out>(ask(0, create(8, "new")), sizeof(fuse_out_header)).nodeid, 601u);
+  EXPECT_EQ(std::get<Birth>(names_.journal().take().at(0)).layout, "other");
+  names_.journal().pool_put(kFolder, 0);
+  EXPECT_TRUE(goes_to_python(create(10, "after")));
+  names_.journal().pool_put(kFolder, 8);
+  EXPECT_TRUE(goes_to_python(create(12, "without slots")));
+  EXPECT_EQ(names_.journal().slots(9), 1u);
+  EXPECT_EQ(names_.journal().slots(0), 2u);
+}
+
+TEST_F(BirthTest, APoolIsOfADirectoryWithExactlyOneExtendedAttribute) {
+  EXPECT_TRUE(names_.journal().slots_put(9, {{601, "other", "key"}}));
+  names_.journal().pool_put(kFolder, 9);
+  EXPECT_TRUE(goes_to_python(create(6, "none")));
+  put_folder(S_IFDIR | 0755, 0, 2);
+  EXPECT_TRUE(goes_to_python(create(8, "two")));
+  put_folder(S_IFDIR | S_ISGID | 0755, 0, 1);
+  EXPECT_TRUE(goes_to_python(create(10, "group")));
+  EXPECT_EQ(names_.journal().slots(9), 1u) << "no slot is lost";
+  EXPECT_EQ(names_.journal().slots(0), 2u);
 }
 
 TEST_F(BirthTest, WithoutRoomItIsPythonsAndTheNameStaysFree) {
@@ -550,29 +577,6 @@ TEST_F(SettingTest, HomesComeAndGoWithNames) {
   EXPECT_EQ(names_.dentries().homes(), 1u);
   names_.dentries().drop(kFolder, DentryTable::Clock::now());
   EXPECT_EQ(names_.dentries().homes(), 0u);
-}
-
-TEST(ChangeJournal, SlotsAreBounded) {
-  ChangeJournal births;
-  EXPECT_TRUE(births.slots_put(std::vector<BirthSlot>(ChangeJournal::kSlotsMax)));
-  EXPECT_FALSE(births.slots_put(std::vector<BirthSlot>(1)));
-  births.slots_clear();
-  EXPECT_EQ(births.slots(), 0u);
-  EXPECT_FALSE(births.take_slot(1));
-}
-
-TEST(ChangeJournal, AShareOfALimitIsUsedUp) {
-  ChangeJournal births;
-  EXPECT_TRUE(births.slots_put(std::vector<BirthSlot>(4)));
-  births.share(7, 1, 4096);
-  EXPECT_EQ(births.take_slot(7)->size_limit, 4096u);
-  EXPECT_FALSE(births.take_slot(7));
-  EXPECT_EQ(births.slots(), 3u);
-  EXPECT_EQ(births.take_slot(8)->size_limit, kNoSizeLimit);
-  births.share(7, 1, 512);
-  EXPECT_EQ(births.take_slot(7)->size_limit, 512u);
-  births.unshare(7);
-  EXPECT_EQ(births.take_slot(7)->size_limit, kNoSizeLimit);
 }
 
 }  // namespace

@@ -312,11 +312,32 @@ class FakeLanes(UnaskedIo):
     def entries_undelegate(self, ino: int) -> None:
         self.delegated.discard(ino)
 
-    def slots_put(self, slots: Sequence[SlotRow]) -> None:
-        self.slots += slots
+    @cached_property
+    def own_slots(self) -> dict[int, list[SlotRow]]:  # by pool
+        return {}
 
-    def slots_left(self) -> int:
-        return len(self.slots)
+    @cached_property
+    def pools(self) -> dict[int, int]:  # by directory
+        return {}
+
+    def slots_put(self, pool: int, slots: Sequence[SlotRow]) -> None:
+        self.slots_of(pool).extend(slots)
+
+    def slots_left(self, pool: int) -> int:
+        return len(self.slots_of(pool))
+
+    def slots_of(self, pool: int) -> list[SlotRow]:
+        return self.own_slots.setdefault(pool, []) if pool else self.slots
+
+    def slots_drop(self, pool: int, kept: int) -> list[int]:
+        dropped = [slot.ino for slot in self.slots_of(pool)[kept:]]
+        del self.slots_of(pool)[kept:]
+        return dropped
+
+    def pool_put(self, directory: int, pool: int) -> None:
+        self.pools[directory] = pool
+        if not pool:
+            del self.pools[directory]
 
     def creations_refuse(self, uids: Sequence[int], gids: Sequence[int]) -> None:
         self.refused_owners = (tuple(uids), tuple(gids))
@@ -334,6 +355,7 @@ class FakeLanes(UnaskedIo):
 
     def slots_clear(self) -> None:
         self.slots.clear()
+        self.own_slots.clear()
 
     def changes_left(self) -> bool:
         return bool(self.creations)

@@ -9,12 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.fs.delegated_changes import (
-    BATCH_COUNT_MAX,
-    FIRST_HANDLE,
-    SLOTS_WANTED,
-    SLOTS_WANTED_MAX,
-)
+from fsclient.fs.delegated_changes import BATCH_COUNT_MAX, FIRST_HANDLE
+from fsclient.fs.pools import SLOTS_WANTED, SLOTS_WANTED_MAX
 from fsclient.fuse.operations import Operations
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (

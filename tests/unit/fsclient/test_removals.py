@@ -7,7 +7,8 @@ from dataclasses import replace
 import trio
 import trio.testing
 
-from fsclient.fs.delegated_changes import DIRECTORIES_MAX, LOST_NAMED_MAX
+from fsclient.fs.change_answers import LOST_NAMED_MAX
+from fsclient.fs.delegated_changes import DIRECTORIES_MAX
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META, unpack_attributes
 from fscommon.wire.births import Changed, Removal

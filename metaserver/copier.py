@@ -13,8 +13,8 @@ restart has claimed it already, and settles its names.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -65,28 +65,38 @@ Choose = Callable[[Transaction, Context, Ino], Wanted | None]
 @dataclass(frozen=True, slots=True)
 class Copied:
     """How it ended. why: it did not succeed; "": it did. is_written: it will when nobody writes.
-    is_needless: nothing was to be done."""
+    is_needless: nothing was to be done. tries: so many in a row did not succeed."""
 
     moved: int = 0  # bytes
     why: str = ""
     is_written: bool = False
     is_needless: bool = False
+    tries: int = 0
 
 
 class Pace:
-    """Bounds the bytes that go to each target, over some seconds."""
+    """Bounds the bytes that go to each target, over some seconds. Where there is a bound, a target
+    gets one object at a time, as nobody knows before how long it is."""
 
     def __init__(self, policy: RepairPolicy) -> None:
         self._rate = policy.rate_mib * MIB
+        self._turns: dict[int, trio.Lock] = {}  # by target
         self._next_s: dict[int, float] = {}  # by target: when the next copy to it may begin
 
-    async def wait(self, target: int) -> None:
-        await trio.sleep_until(self._next_s.get(target, 0.0))
+    @asynccontextmanager
+    async def of(self, target: int) -> AsyncIterator[Callable[[int], None]]:
+        """Inside, an object is copied there; what it yields is told how many bytes that were."""
+        if not self._rate:
+            yield lambda count: None
+            return
+        async with self._turns.setdefault(target, trio.Lock()):
+            await trio.sleep_until(self._next_s.get(target, 0.0))
+            began_s = trio.current_time()
 
-    def sent(self, target: int, count: int, began_s: float) -> None:
-        if self._rate:
-            after_s = max(began_s, self._next_s.get(target, 0.0))
-            self._next_s[target] = after_s + count / self._rate
+            def sent(count: int) -> None:
+                self._next_s[target] = began_s + count / self._rate
+
+            yield sent
 
 
 class Copier:
@@ -144,7 +154,8 @@ class Copier:
             self._tries[ino] = self._tries.get(ino, 0) + 1
             if isinstance(error, LostObjectError):
                 self._drop(ino, error.name)
-            return Copied(why=str(error), is_written=isinstance(error, WrittenError))
+            is_written = isinstance(error, WrittenError)
+            return Copied(why=str(error), is_written=is_written, tries=self._tries[ino])
         finally:
             self._change(lambda tx, context: give_up(tx, ino))  # if it was not added
             if not self._moved(ino):
@@ -212,15 +223,14 @@ class Copier:
         count = 0
         for name in made.names:
             source = self._source(made, name)
-            await self._pace.wait(name.target)
-            self._check_claim(made)
-            began_s = trio.current_time()
-            with self._told_what_is_lost(made, source):
-                copied = await self._storage.copy(
-                    name, source, made.epoch, must_exist=_was_durable(made, source)
-                )
-                self._check_power(made, source, copied.source_incarnation)
-            self._pace.sent(name.target, copied.bytes, began_s)
+            async with self._pace.of(name.target) as sent:
+                self._check_claim(made)
+                with self._told_what_is_lost(made, source):
+                    copied = await self._storage.copy(
+                        name, source, made.epoch, must_exist=_was_durable(made, source)
+                    )
+                    self._check_power(made, source, copied.source_incarnation)
+                sent(copied.bytes)
             count += copied.bytes
         for name in made.staying():
             self._check_claim(made)

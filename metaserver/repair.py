@@ -6,6 +6,7 @@ All files that are being copied are of one pool. A file whose copy has failed re
 it was being written, the next copy makes its writers wait a little.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Final
@@ -43,7 +44,9 @@ from metaserver.walk import LOOK_AHEAD, STEP, Walk
 TURN_S: Final = 1.0
 BUSY_TURN_S: Final = 0.02
 LOOK_S: Final = 5.0  # until the metaserver is asked again whether its recovery has ended
-RETRY_S: Final = 30.0  # a file whose job has failed rests so long: a job is in its writers' way
+# A file whose job has failed rests for a second, then for twice as long after each failure, up to
+# this: a job is in its writers' way.
+RETRY_S: Final = 30.0
 WRITTEN_S: Final = 5.0  # the same, if it was being written
 HOLD_S: Final = 2.0  # a writer waits so long, when a job has failed before because of writers
 NOTE_S: Final = 5.0  # between two records of a job
@@ -191,7 +194,7 @@ class Repair:
             self._resting.pop(ino, None)
             job.has_done(now_s, files=0 if copied.is_needless else 1, moved=copied.moved)
             return copied
-        rest_s = WRITTEN_S if copied.is_written else RETRY_S
+        rest_s = WRITTEN_S if copied.is_written else min(RETRY_S, 2.0 ** min(copied.tries - 1, 5))
         self._resting[ino] = trio.current_time() + rest_s
         if copied.is_written:
             self._written.add(ino)
@@ -355,8 +358,9 @@ class Repair:
         self._noted_s = now_s
 
         def change(tx: Transaction, context: Context) -> None:
+            lacking = Counter(job.id for job in self._rebuilds.values())
             for walk in self._walks.values():
-                walk.note(context)
+                walk.note(context, lacking[walk.job.id])
             changed, forgotten = self._jobs.take_changed()
             for job in changed:
                 put_job(tx, job)

@@ -16,7 +16,7 @@ class RepairPolicy:
     their clients. scrub_days: each block is read and verified once in so many days; 0: never."""
 
     rebuild_after_s: float = 600.0
-    parallel: int = 4
+    parallel: int = 16
     rate_mib: float = 0.0
     scrub_days: float = 14.0
 

@@ -246,8 +246,9 @@ class Walk:
         """A file of the queue is done with, for this pass."""
         self.mine.discard(ino)
 
-    def note(self, context: Context) -> None:
-        """Writes down how far it has come, and estimates what is left."""
+    def note(self, context: Context, lacking: int) -> None:
+        """Writes down how far it has come, and estimates what is left. lacking: files of which it
+        has dropped replicas that were not made again yet."""
         cursor = min(self.mine, default=self.at + 1) - 1
         if cursor != self.job.record.cursor:
             self.job.changed(cursor=max(0, cursor))
@@ -258,6 +259,7 @@ class Walk:
         self.job.files_left = len(self.mine) + int(left * share)
         if record.passes:
             self.job.files_left = len(self.mine) + self.found.later
+        self.job.files_left += lacking
         target = context.services.membership.target(TargetId(self.target))
         if record.files:
             self.job.bytes_left = self.job.files_left * record.bytes // record.files

@@ -6,7 +6,8 @@ new; at the end its epoch is raised. So a write of an attempt that was given up,
 not change a copy that is done. A repeated attempt clears what is left of the one before, and its
 connection is served when the requests of that one's have ended.
 
-A copy holds at most IN_FLIGHT pieces in memory. It ends with the connection that asked for it.
+A copy holds at most IN_FLIGHT pieces in memory, all of them together PIECES_MAX. It ends with the
+connection that asked for it.
 """
 
 import secrets
@@ -31,8 +32,9 @@ from storageserver.care import Care, Pace
 from storageserver.sources import PIECE, Sources
 from storageserver.targets import Targets
 
-COPIES_MAX: Final = 4  # at once; others wait
+COPIES_MAX: Final = 16  # at once; others wait
 IN_FLIGHT: Final = 8  # pieces of one copy
+PIECES_MAX: Final = 32
 FULL: Final = 0.9  # of a target: nothing is copied to one that is fuller
 CHECK_ROOM_EACH: Final = 64 << 20  # bytes
 REQUEST_S: Final = 30.0
@@ -48,6 +50,7 @@ class Copying:
         self._sources = sources
         self._care = care
         self._turns = trio.CapacityLimiter(COPIES_MAX)
+        self._pieces = trio.Semaphore(PIECES_MAX)
         # Connections by which a copy was made that did not end well.
         self._former: dict[_Name, int] = {}
 
@@ -85,6 +88,7 @@ class Copying:
                 sink,
                 request.epoch,
                 self._care.of_target(request.target),
+                self._pieces,
                 lambda: self._check_room(request.target),
             )
             copied = await one.run(must_exist=request.must_exist)
@@ -136,12 +140,14 @@ class _Copy:
         sink: BlockCaller,
         epoch: int,
         pace: Pace,
+        pieces: trio.Semaphore,
         check_room: Callable[[], None],
     ) -> None:
         self._source = source
         self._sink = sink
         self._epoch = epoch
         self._pace = pace
+        self._pieces = pieces
         self._check_room = check_room
         self._sink_epoch = 0  # while it is written
         self._bytes = 0
@@ -213,7 +219,7 @@ class _Copy:
                 all_of_them.cancel()
 
     async def _move(self, offset: int, length: int) -> None:
-        async with self._pace.piece(length):
+        async with self._pace.piece(length), self._pieces:
             piece = await self._source.read(offset, length)
             if len(piece.payload) != length:
                 raise FsError(Status.STALE_TRUNCATE_EPOCH, "the source was cut meanwhile")

@@ -27,7 +27,7 @@ from tests.dev.build import build
 from tests.dev.steps import StepError, console
 
 FILES, FILE_BYTES = 8, 256 * MIB
-SMALL_FILES, SMALL_BYTES = 2000, 4096
+SMALL_FILES, SMALL_BYTES = 2000, 64 << 10
 READERS = 2
 IDLE_S = 10.0
 REBUILT_S = 600.0

@@ -61,6 +61,9 @@ RECALLED_REST_S = 30.0  # as long as names of a recalled directory get no time i
 DIRECTORIES_MAX = 1024
 FIRST_HANDLE = 1 << 62  # lanes give the handles from here on
 
+# A directory that was removed meanwhile; no room for its layout, which CREATE tells the caller.
+_NOT_LOGGED = (Status.ESTALE, Status.ENOENT, Status.ENOSPC)
+
 # Operations that concern only changes which were taken from the lanes before.
 _OF_TAKEN_CHANGES = frozenset({Op.CLOSE, Op.DELEGATE})
 
@@ -261,7 +264,7 @@ class DelegatedChanges:
         try:
             is_new = await self._take(parent, slots=slots)
         except FsError as error:
-            if error.status not in (Status.ESTALE, Status.ENOENT):  # not removed meanwhile
+            if error.status not in _NOT_LOGGED:
                 self._log(f"directory {parent} is not delegated: {error}")
             self._rest(parent)
         finally:

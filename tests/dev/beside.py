@@ -25,6 +25,7 @@ FOLDERS = (
     "tests/model/test_takeover.py",
     "tests/deployment/test_package.py",
     # They have clusters of their own, and wait for leases that run out.
+    "tests/integration/test_disks.py",
     "tests/integration/test_etcd_journal.py",
     "tests/integration/test_postgresql_journal.py",
     "tests/integration/test_meta_switch.py",
@@ -32,6 +33,7 @@ FOLDERS = (
     "tests/integration/test_mirrors.py",
     "tests/integration/test_mirrors_under_load.py",
     "tests/integration/test_object_copy.py",
+    "tests/integration/test_rebuild_and_drain.py",
     "tests/integration/test_several_metaservers.py",
     "tests/integration/test_take_over.py",
     "tests/integration/test_recovery_of_metaservers.py",

@@ -231,6 +231,7 @@ def test_a_drain_that_has_no_room_waits_and_says_so(site: Site) -> None:
 
 
 @pytest.mark.expects_log(UNSERVED)
+@pytest.mark.full
 def test_files_that_are_lost_are_counted_before(site: Site) -> None:
     site.write(replicas=1, name="one")
     cli, mount = site.cli, site.cli.cluster.mount_path

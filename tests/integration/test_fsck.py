@@ -272,6 +272,7 @@ def test_clean_under_load(make_cluster: ClusterMaker, full: bool) -> None:
 
 
 @pytest.mark.timeout(3000)
+@pytest.mark.full
 def test_clean_after_kills(make_cluster: ClusterMaker, localdir: Path, full: bool) -> None:
     """A client that dies leaves objects of files that it could not tell of: these are orphans when
     they are old enough, and nothing else is ever found."""

@@ -22,15 +22,13 @@ from typing import Final
 import trio
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import LEASE_DATA
 from fscommon.observe.log import Log
 from fscommon.types import Ino
 from fscommon.wire.codec import decode
-from fscommon.wire.leases import ReturnItem
 from metaserver.background import Background
+from metaserver.claims import Claims
 from metaserver.context import Context
 from metaserver.dropping import Dropping
-from metaserver.leases.holders import Need
 from metaserver.namespace.copies import Plan, add, finish, give_up, is_claimed, moved, plan
 from metaserver.namespace.inode import find
 from metaserver.namespace.places import GivenUpError, Wanted
@@ -41,8 +39,6 @@ from metaserver.sessions import SYSTEM_SESSION
 from metaserver.storage import STORAGE_ERRORS
 from metaserver.transaction import Transaction
 
-CLAIM_S: Final = 5.0  # a job waits so long for the file's writer
-_CLAIM_LOOK_S: Final = 0.1
 _TRIES_MAX: Final = 1 << 16
 
 
@@ -108,7 +104,9 @@ class Copier:
     ) -> None:
         """dropping: settles the names of replicas that leave. None: a test moves none."""
         self._engine = background.engine
+        self._change = background.change
         self._committer = background.committer
+        self._claims = Claims(background, SYSTEM_SESSION)
         self._storage = background.storage
         self._now = background.clock
         self._dropping = dropping
@@ -159,7 +157,7 @@ class Copier:
         finally:
             self._change(lambda tx, context: give_up(tx, ino))  # if it was not added
             if not self._moved(ino):
-                self._give_claim_back(ino)
+                self._claims.give_back(ino)
         self._tries.pop(ino, None)
         await self.settle(ino)
         return Copied(count)
@@ -172,33 +170,15 @@ class Copier:
         assert self._dropping is not None, "who moves replicas settles their names"
         await self._dropping.settle(names)
         self._change(lambda tx, context: finish(tx, ino))
-        self._give_claim_back(ino)
+        self._claims.give_back(ino)
 
     # ---- the steps -----------------------------------------------------------------------
 
     async def _claim(self, ino: Ino, hold_s: float) -> None:
+        if why := await self._claims.take(ino):
+            raise WrittenError(why)
         leases = self._engine.services.leases
-        leases.connected(SYSTEM_SESSION)
-        needs = [Need(ino, LEASE_DATA)]
-        claim = leases.admit(SYSTEM_SESSION, needs, self._now().now_s)
-        with trio.move_on_after(CLAIM_S):
-            while claim is not None:
-                self._engine.leases_changed(self._now())
-                await trio.sleep(_CLAIM_LOOK_S)
-                if not claim.waits:
-                    claim = leases.admit(SYSTEM_SESSION, needs, self._now().now_s, claim)
-        if claim is not None:
-            leases.cancel(claim)
-            raise WrittenError("it is being written")
-        if not leases.grant(SYSTEM_SESSION, ino, LEASE_DATA, 0, self._now().now_s) & LEASE_DATA:
-            raise WrittenError("its lease is contended")
         leases.hold(SYSTEM_SESSION, ino, hold_s, self._now().now_s)
-
-    def _give_claim_back(self, ino: Ino) -> None:
-        item = ReturnItem(ino, LEASE_DATA)
-        self._engine.services.leases.returned(SYSTEM_SESSION, [item], self._now().now_s)
-        self._engine.leases_changed(self._now())
-        self._committer.changed()
 
     async def _plan(self, ino: Ino, choose: Choose) -> Plan | None:
         """The plan is durable when this returns: no object is made without it. None: nothing is to
@@ -320,12 +300,6 @@ class Copier:
         names: list[ObjectName] = []
         self._change(lambda tx, context: names.extend(moved(tx, ino)))
         return names
-
-    def _change(self, operation: Callable[[Transaction, Context], object]) -> None:
-        def run(tx: Transaction, context: Context) -> None:
-            operation(tx, context)
-
-        self._engine.system(run, self._now())
 
 
 def _was_durable(made: Plan, name: ObjectName) -> bool:

@@ -68,6 +68,7 @@ class Repair:
         policy: RepairPolicy = DEFAULT_REPAIR,
     ) -> None:
         self._engine = background.engine
+        self._change = background.change
         self._committer = background.committer
         self._now = background.clock
         self._policy = policy
@@ -368,12 +369,6 @@ class Repair:
                 tx.delete(job_key(number))
 
         self._change(change)
-
-    def _change(self, operation: Callable[[Transaction, Context], object]) -> None:
-        def run(tx: Transaction, context: Context) -> None:
-            operation(tx, context)
-
-        self._engine.system(run, self._now())
 
 
 def _lacking(tx: Transaction) -> int:

@@ -57,6 +57,7 @@ _DAY_S: Final = 86400
 class Scrub:
     def __init__(self, background: Background, dropping: Dropping, policy: RepairPolicy) -> None:
         self._engine = background.engine
+        self._change = background.change
         self._metrics = background.metrics
         self._now = background.clock
         self._scrubs = background.engine.services.scrubs
@@ -184,7 +185,7 @@ class Scrub:
                 break
         return found, len(rows) < STEP_INODES and len(found) == len(rows)
 
-    async def _each(self, inos: Iterable[Ino], work: Callable[[Ino], Awaitable[None]]) -> None:
+    async def _each(self, inos: Iterable[Ino], work: Callable[[Ino], Awaitable[object]]) -> None:
         targets = len(self._engine.services.membership.targets())
         parallel = trio.CapacityLimiter(min(max(PARALLEL_MIN, targets), PARALLEL_MAX))
 
@@ -220,7 +221,7 @@ class Scrub:
             self._reported = trio.Event()
             with self._faults.contained("the search for damaged files"):
                 wanted = {one.file_id for one in self._scrubs.take_reports() if self._is_news(one)}
-                await self._each(await self._files_of(wanted), self._scrub_reported)
+                await self._each(await self._files_of(wanted), self._scrub)
 
     def _is_news(self, one: DamagedObject) -> bool:
         """Whether it was not found a moment ago that the object is damaged, and stays so."""
@@ -229,9 +230,6 @@ class Scrub:
             (self._scrubs.findings[place].found_ns for place in self._scrubs.left(name)), default=0
         )
         return newest_ns < self._now().now_ns - int(LEFT_S * 1e9)
-
-    async def _scrub_reported(self, ino: Ino) -> None:
-        await self._scrub(ino)
 
     async def _files_of(self, file_ids: set[int]) -> list[Ino]:
         """The inodes whose files have these ids. Most have that of their inode; who was emptied has
@@ -307,7 +305,7 @@ class Scrub:
                         self._scrubs.forget(place)
                     elif self._has_others(place):
                         files[place.ino] = None
-                await self._each(files, self._scrub_reported)
+                await self._each(files, self._scrub)
 
     def _inode(self, ino: Ino) -> Inode | None:
         stored = self._engine.stored((inode_key(ino), inode_key(ino + 1)), 1)
@@ -359,12 +357,6 @@ class Scrub:
         ended_ns = scrubs.record.ended_ns or self._job.record.started_ns
         age_s = (self._now().now_ns - ended_ns) / 1e9 if ended_ns and scrubs.days else 0.0
         metrics.gauge("braidfs_scrub_pass_age").set(age_s / (max(1e-6, scrubs.days) * _DAY_S))
-
-    def _change(self, operation: Callable[[Transaction, Context], object]) -> None:
-        def run(tx: Transaction, context: Context) -> None:
-            operation(tx, context)
-
-        self._engine.system(run, self._now())
 
 
 def _has_objects(inode: Inode) -> bool:

@@ -11,7 +11,7 @@ cannot be done now, as a target does not answer or somebody writes, is done by a
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,13 +23,12 @@ from fscommon.layout.attributes import LEASE_DATA
 from fscommon.layout.layout import Layout, object_length
 from fscommon.observe.log import Log
 from fscommon.types import Ino
-from fscommon.wire.leases import ReturnItem
 from fscommon.wire.objects import ObjectMended, ObjectSummed
 from fscommon.wire.scrub import DAMAGED, DIFFERENT, DROPPED, LEFT, MENDED, MISSING, RECORDS_LOST
 from metaserver.background import Background
+from metaserver.claims import Claims
 from metaserver.context import Context
 from metaserver.dropping import Dropping
-from metaserver.leases.holders import Need
 from metaserver.namespace.inode import find
 from metaserver.namespace.replicas import droppable, name_of, names_of, remove_replicas
 from metaserver.records import FindingRecord, ObjectName
@@ -38,11 +37,9 @@ from metaserver.sessions import SCRUB_SESSION
 from metaserver.storage import STORAGE_ERRORS
 from metaserver.transaction import Transaction
 
-CLAIM_S: Final = 5.0  # a scrub waits so long for the file's writer
 REST_S: Final = 30.0  # a target that did not answer is not asked for so long
 SETTLE_S: Final = 20.0
 ROUNDS_MAX: Final = 64  # of mends of one object, each of so many ranges as a message has
-_CLAIM_LOOK_S: Final = 0.1
 _SUM_S: Final = 600.0
 _SUM_BYTES_S: Final = 1 << 20  # a scrub beside clients on a slow device
 _RECORDS_S: Final = 60.0
@@ -96,7 +93,9 @@ class _Stripe:
 class FileScrub:
     def __init__(self, background: Background, dropping: Dropping) -> None:
         self._engine = background.engine
+        self._change = background.change
         self._committer = background.committer
+        self._claims = Claims(background, SCRUB_SESSION)
         self._storage = background.storage
         self._now = background.clock
         self._dropping = dropping
@@ -147,7 +146,7 @@ class FileScrub:
         elif stripe.unmendable and stripe.whole():
             await self._give_up(stripe, dict.fromkeys(stripe.unmendable, DAMAGED))
         for name in stripe.whole() if reads else ():
-            self._is_whole(stripe, name)
+            self._note_whole(stripe, name)
 
     # ---- reading -------------------------------------------------------------------------
 
@@ -266,28 +265,11 @@ class FileScrub:
 
     @asynccontextmanager
     async def _claimed(self, ino: Ino) -> AsyncIterator[bool]:
-        leases = self._engine.services.leases
-        leases.connected(SCRUB_SESSION)
-        needs = [Need(ino, LEASE_DATA)]
-        claim = leases.admit(SCRUB_SESSION, needs, self._now().now_s)
-        with trio.move_on_after(CLAIM_S):
-            while claim is not None:
-                self._engine.leases_changed(self._now())
-                await trio.sleep(_CLAIM_LOOK_S)
-                if not claim.waits:
-                    claim = leases.admit(SCRUB_SESSION, needs, self._now().now_s, claim)
-        if claim is not None:
-            leases.cancel(claim)
-            yield False
-            return
+        why = await self._claims.take(ino)
         try:
-            given = leases.grant(SCRUB_SESSION, ino, LEASE_DATA, 0, self._now().now_s)
-            yield bool(given & LEASE_DATA)
+            yield not why
         finally:
-            item = ReturnItem(ino, LEASE_DATA)
-            leases.returned(SCRUB_SESSION, [item], self._now().now_s)
-            self._engine.leases_changed(self._now())
-            self._committer.changed()
+            self._claims.give_back(ino)
 
     # ---- dropping ------------------------------------------------------------------------
 
@@ -349,7 +331,7 @@ class FileScrub:
             blocks=blocks or None,
         )
 
-    def _is_whole(self, stripe: _Stripe, name: ObjectName) -> None:
+    def _note_whole(self, stripe: _Stripe, name: ObjectName) -> None:
         known = self._scrubs.findings.get(Place(stripe.ino, name))
         if known is not None and known.outcome == LEFT:
             self._scrubs.forget(Place(stripe.ino, name))
@@ -360,9 +342,3 @@ class FileScrub:
         for place in self._scrubs.left():
             if place.ino == ino and place.name not in present:
                 self._scrubs.forget(place)
-
-    def _change(self, operation: Callable[[Transaction, Context], object]) -> None:
-        def run(tx: Transaction, context: Context) -> None:
-            operation(tx, context)
-
-        self._engine.system(run, self._now())

@@ -8,8 +8,8 @@ target that the cluster does not have, there is nothing to cut or delete: the ca
 nobody repeats it for ever.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, TypeVar
 
 import trio
 
@@ -34,6 +34,8 @@ from fscommon.wire.objects import (
 )
 from metaserver.membership import Membership, Node
 from metaserver.records import ObjectName
+
+Answer = TypeVar("Answer")
 
 STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationError)
 CALL_TIMEOUT_S: Final = 10.0
@@ -223,28 +225,33 @@ class StorageCalls:
     ) -> ObjectCopied:
         """Makes an object from one of another target, which may be a hole unless it must exist. It
         is durable when this returns."""
-        address = self._membership.address_of(TargetId(name.target))
-        source_address = self._membership.address_of(TargetId(source.target))
-        if address is None or source_address is None:
-            raise TransportError(f"target {name.target} or {source.target} is in no node")
-        place, file_id, number = name
-        request = ObjectCopy(
-            place, file_id, number, epoch, source_address, source.target, source.number, must_exist
-        )
-        return await copy_object(
-            address,
-            request,
-            key=self._key,
-            connect_s=CONNECT_TIMEOUT_S,
-            timeout_s=COPY_TIMEOUT_S,
-            transport=self._transport,
-        )
+        address = self._address_of(source.target)
+        request = ObjectCopy(*name, epoch, address, source.target, source.number, must_exist)
+        return await self._ask(copy_object, name, request, COPY_TIMEOUT_S)
 
     async def sum(self, name: ObjectName, *, reads: bool, timeout_s: float) -> ObjectSummed:
         """What the object is, and if `reads` what of it is damaged on its device."""
-        request = ObjectSum(*name, reads)
-        return await sum_object(
-            self._address_of(name),
+        return await self._ask(sum_object, name, ObjectSum(*name, reads), timeout_s)
+
+    async def mend(
+        self, name: ObjectName, source: ObjectName, damaged: ObjectSummed | ObjectMended
+    ) -> ObjectMended:
+        """Has damaged ranges of the object written again with the bytes of another replica."""
+        offsets, lengths = damaged.offsets, damaged.lengths
+        address = self._address_of(source.target)
+        request = ObjectMend(*name, offsets, lengths, address, source.target, source.number)
+        return await self._ask(mend_object, name, request, MEND_TIMEOUT_S)
+
+    async def _ask(
+        self,
+        ask: Callable[..., Awaitable[Answer]],
+        name: ObjectName,
+        request: ObjectCopy | ObjectSum | ObjectMend,
+        timeout_s: float,
+    ) -> Answer:
+        """Asks the storage server that has the object's target, or is to have the new object."""
+        return await ask(
+            self._address_of(name.target),
             request,
             key=self._key,
             connect_s=CONNECT_TIMEOUT_S,
@@ -252,34 +259,15 @@ class StorageCalls:
             transport=self._transport,
         )
 
-    async def mend(
-        self, name: ObjectName, source: ObjectName, damaged: ObjectSummed | ObjectMended
-    ) -> ObjectMended:
-        """Has damaged ranges of the object written again with the bytes of another replica."""
-        offsets, lengths = damaged.offsets, damaged.lengths
-        address = self._address_of(source)
-        request = ObjectMend(*name, offsets, lengths, address, source.target, source.number)
-        return await mend_object(
-            self._address_of(name),
-            request,
-            key=self._key,
-            connect_s=CONNECT_TIMEOUT_S,
-            timeout_s=MEND_TIMEOUT_S,
-            transport=self._transport,
-        )
-
-    def _address_of(self, name: ObjectName) -> str:
+    def _address_of(self, target: int) -> str:
         """Raises TransportError."""
-        address = self._membership.address_of(TargetId(name.target))
+        address = self._membership.address_of(TargetId(target))
         if address is None:
-            raise TransportError(f"target {name.target} is in no node")
+            raise TransportError(f"target {target} is in no node")
         return address
 
     async def _to_target(self, target: TargetId) -> DataCaller:
-        address = self._membership.address_of(target)
-        if address is None:
-            raise TransportError(f"target {target} is in no node")
-        return await self._to(address)
+        return await self._to(self._address_of(target))
 
     async def _to(self, address: str) -> DataCaller:
         async with self._dialing.setdefault(address, trio.Lock()):

@@ -29,7 +29,7 @@ from fscommon.tasks import open_tasks
 from fscommon.wire.frame import FrameParser
 from fscommon.wire.objects import ObjectCopied, ObjectCopy
 from storageserver.care import Care, Pace
-from storageserver.sources import PIECE, Sources
+from storageserver.sources import PIECE, REQUEST_S, Sources
 from storageserver.targets import Targets
 
 COPIES_MAX: Final = 16  # at once; others wait
@@ -37,7 +37,6 @@ IN_FLIGHT: Final = 8  # pieces of one copy
 PIECES_MAX: Final = 32
 FULL: Final = 0.9  # of a target: nothing is copied to one that is fuller
 CHECK_ROOM_EACH: Final = 64 << 20  # bytes
-REQUEST_S: Final = 30.0
 _FORMER_MAX: Final = 4096
 
 _Name = tuple[int, int, int]  # target, file id, object number
@@ -73,15 +72,7 @@ class Copying:
 
     async def _copy(self, request: ObjectCopy) -> ObjectCopied:
         name = (request.target, request.file_id, request.object)
-        opened = self._sources.open(request.source_address)
-        async with opened as reading, self._to_self(name) as writing:
-            source = BlockCaller(
-                reading,
-                request.source_target,
-                request.file_id,
-                request.source_object,
-                timeout_s=REQUEST_S,
-            )
+        async with self._sources.of(request) as source, self._to_self(name) as writing:
             sink = BlockCaller(writing, *name, timeout_s=REQUEST_S)
             one = _Copy(
                 source,

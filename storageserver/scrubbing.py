@@ -29,7 +29,6 @@ from storageserver.sources import PIECE, Sources
 from storageserver.targets import Targets
 
 READS_MAX: Final = 2
-REQUEST_S: Final = 30.0
 DIGEST_SIZE: Final = 16
 
 _R = TypeVar("_R")
@@ -83,14 +82,7 @@ class Scrubbing:
         ranges = _checked(request.offsets, request.lengths)
         self._incarnation_of(request.target)
         try:
-            async with self._sources.open(request.source_address) as reading:
-                source = BlockCaller(
-                    reading,
-                    request.source_target,
-                    request.file_id,
-                    request.source_object,
-                    timeout_s=REQUEST_S,
-                )
+            async with self._sources.of(request) as source:
                 mended, left = await self._mend_all(request, source, _pieces(ranges))
         except FsError:
             raise

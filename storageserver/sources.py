@@ -8,11 +8,14 @@ from typing import Final
 from fscommon.auth.handshake import HelloFields
 from fscommon.net.address import STORAGESERVER_PORT, parse_address
 from fscommon.net.transport import Transport
-from fscommon.rpc.caller import Caller, open_caller
+from fscommon.rpc.blocks import BlockCaller
+from fscommon.rpc.caller import open_caller
+from fscommon.wire.objects import ObjectCopy, ObjectMend
 from storageserver.epochs import Epochs
 
 PIECE: Final = 1 << 20  # bytes of one READ
 CONNECT_S: Final = 5.0
+REQUEST_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,16 @@ class Sources:
         self._epochs = epochs
 
     @asynccontextmanager
-    async def open(self, address: str) -> AsyncIterator[Caller]:
-        """Raises TransportError, ProtocolError, AuthenticationError."""
+    async def of(self, request: ObjectCopy | ObjectMend) -> AsyncIterator[BlockCaller]:
+        """The object from which the request's bytes come. Raises TransportError, ProtocolError,
+        AuthenticationError."""
+        target, number = request.source_target, request.source_object
         async with open_caller(
-            parse_address(address, port_default=STORAGESERVER_PORT),
+            parse_address(request.source_address, port_default=STORAGESERVER_PORT),
             key=self._own.key,
             hello=HelloFields("server", self._own.name, session=self._epochs.newest),
             timeout_s=CONNECT_S,
             transport=self._own.transport,
         ) as caller:
             caller.take_payloads(PIECE)
-            yield caller
+            yield BlockCaller(caller, target, request.file_id, number, timeout_s=REQUEST_S)

@@ -1,8 +1,8 @@
 """Two storage servers and objects on them, for tests of what one does with those of the other."""
 
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.objects import ObjectCopied, ObjectCopy
 from fscommon.wire.ops import Op
 from tests.cluster.cluster import Cluster
-from tests.cluster.plan import Settings
+from tests.cluster.plan import Settings, make_plan
 from tests.cluster.process import Program
 
 MIB: Final = 1 << 20
@@ -71,6 +71,17 @@ class Nodes:
         ) as caller:
             caller.take_payloads(MIB)
             yield caller
+
+
+@contextmanager
+def two_servers(state: Path, settings: Settings = SETTINGS) -> Iterator[Cluster]:
+    """A cluster of two storage servers, without a mount."""
+    cluster = Cluster(make_plan(state, storage_servers=2, settings=settings))
+    try:
+        cluster.start_servers()
+        yield cluster
+    finally:
+        cluster.stop_servers()
 
 
 async def nodes_of(cluster: Cluster) -> Nodes:

@@ -27,8 +27,9 @@ from tests.cluster.objects import (
     Source,
     nodes_of,
     read_all,
+    two_servers,
 )
-from tests.cluster.plan import Settings, make_plan
+from tests.cluster.plan import Settings
 from tests.unit.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.trio]
@@ -41,13 +42,8 @@ def settings() -> Settings:
 
 @pytest.fixture
 def servers(localdir: Path, settings: Settings) -> Iterator[Cluster]:
-    """A cluster of two storage servers, without a mount."""
-    cluster = Cluster(make_plan(localdir / "state", storage_servers=2, settings=settings))
-    try:
-        cluster.start_servers()
+    with two_servers(localdir / "state", settings) as cluster:
         yield cluster
-    finally:
-        cluster.stop_servers()
 
 
 @pytest.fixture

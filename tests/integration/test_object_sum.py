@@ -21,15 +21,14 @@ from tests.cluster.objects import (
     FILE,
     MIB,
     PATIENCE_S,
-    SETTINGS,
     Nodes,
     Source,
     flip_bit,
     nodes_of,
     object_file,
     read_all,
+    two_servers,
 )
-from tests.cluster.plan import make_plan
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.trio]
 LENGTH = 20 * MIB + 1000
@@ -37,13 +36,8 @@ LENGTH = 20 * MIB + 1000
 
 @pytest.fixture
 def servers(localdir: Path) -> Iterator[Cluster]:
-    """A cluster of two storage servers, without a mount."""
-    cluster = Cluster(make_plan(localdir / "state", storage_servers=2, settings=SETTINGS))
-    try:
-        cluster.start_servers()
+    with two_servers(localdir / "state") as cluster:
         yield cluster
-    finally:
-        cluster.stop_servers()
 
 
 @pytest.fixture

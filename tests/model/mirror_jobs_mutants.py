@@ -20,7 +20,7 @@ def _claim_ends_early(patch: pytest.MonkeyPatch) -> None:
     async def settle(self: Any, ino: Ino) -> None:
         names = self._moved(ino)
         if names:
-            self._give_claim_back(ino)
+            self._claims.give_back(ino)
             await self._dropping.settle(names)
             self._change(lambda tx, context: finish(tx, ino))
 

@@ -18,6 +18,11 @@ from .mirrors import LiveBench, closed, created
 
 ONE: Final = replace(SETTINGS, replicas=ReplicaPolicy(1, replicas_max=2))
 FOUR: Final = (1, 2, 3, 4)
+LOGS: Final = (  # what the metaserver may say while jobs run
+    "a file gets its replicas later|a file is moved later|storage server is down|"
+    "the replicas of a target are made again|files lack replicas|objects are deleted later|"
+    "client is evicted|fence is repeated"
+)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 60, each_s: float = 0.1) -> None:

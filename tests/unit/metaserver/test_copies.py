@@ -17,8 +17,8 @@ from fscommon.types import Ino
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import SET_SIZE, Empty, SetAttr, SetXattr, Unlink
 from fscommon.wire.ops import Op
+from metaserver.claims import CLAIM_S
 from metaserver.context import Context
-from metaserver.copier import CLAIM_S
 from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.replicas import change_layout, names_of, next_epoch, stripe_of

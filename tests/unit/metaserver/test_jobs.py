@@ -26,6 +26,7 @@ from metaserver.sessions import SYSTEM_SESSION
 from .bench import ROOT
 from .job_bench import (
     FOUR,
+    LOGS,
     ONE,
     admin_of,
     drain,
@@ -40,11 +41,7 @@ from .job_bench import (
 )
 from .mirrors import TWO, Copiers, LiveBench, closed, created, tasks_of
 
-pytestmark = pytest.mark.expects_log(
-    "a file gets its replicas later|a file is moved later|storage server is down|"
-    "the replicas of a target are made again|files lack replicas|objects are deleted later|"
-    "client is evicted|fence is repeated"
-)
+pytestmark = pytest.mark.expects_log(LOGS)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from metaserver.repair_policy import RepairPolicy
 from .bench import ROOT
 from .job_bench import (
     FOUR,
+    LOGS,
     ONE,
     admin_of,
     drain,
@@ -32,11 +33,7 @@ from .job_bench import (
 )
 from .mirrors import TWO, Copiers, LiveBench, tasks_of
 
-pytestmark = pytest.mark.expects_log(
-    "a file gets its replicas later|a file is moved later|storage server is down|"
-    "the replicas of a target are made again|files lack replicas|objects are deleted later|"
-    "client is evicted|fence is repeated"
-)
+pytestmark = pytest.mark.expects_log(LOGS)
 SOON: Final = RepairPolicy(rebuild_after_s=20)
 
 

@@ -32,6 +32,9 @@ Leases::Change Leases::put(Inode& inode, uint32_t flags, uint32_t recalling) {
   inode.recalling = recalling;
   change.loses_cut = ((flags | recalling) & kLeaseDataExclusive) == 0 && inode.cuts.unreported();
   if ((flags & kLeaseData) == 0) inode.forget_stamp();
+  // Others may write there from now on: what targets lose is not sent again. A file that was closed
+  // has held pieces under a shared lease, and nobody drains them when that is returned.
+  if (((flags | recalling) & kLeaseData) == 0) inode.pieces().drop_all_held(change.actions);
   if (recalling != 0) change.waiting = inode.take_asking();
   change.used_during_recall = std::exchange(inode.used_during_recall, !change.waiting.empty());
   return change;

@@ -45,6 +45,7 @@ class Leases {
     bool used_during_recall = false;
     // The file was cut here and the metaserver has not been told: it would cut what others write.
     bool loses_cut = false;
+    Actions actions{};                     // has only released pieces
     std::vector<Inode::Waiter> waiting{};  // look again
   };
   // kLease* held, and those that are recalled but not returned.

@@ -298,6 +298,22 @@ TEST(Leases, NothingIsSentAgainAfterTheReturn) {
   EXPECT_EQ(rig.fsync(kFh), EIO);
 }
 
+// It was closed, so its lease is a shared one. When that is gone another client may write there.
+TEST(Leases, NothingOfAClosedFileIsSentAgainAfterTheReturn) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  EXPECT_EQ(rig.write(kFh, 0, pattern(1000, 7)).count, 1000u);
+  EXPECT_EQ(rig.flush(kFh), 0);
+  rig.core->inode_lease(kIno, kLeaseData, 0);
+  EXPECT_GT(rig.account(Buffer::Account::kHeld), 0u);
+  rig.core->inode_lease(kIno, 0, kLeaseData);
+  rig.core->inode_lease(kIno, 0, 0);
+  EXPECT_TRUE(rig.empties(Buffer::Account::kHeld));
+  rig.targets[0]->lose_unsynced();
+  EXPECT_EQ(rig.fsync(kFh), EIO);
+  EXPECT_EQ(rig.targets[0]->count(Op::kWrite), 1u);
+}
+
 TEST(Leases, AnAppendGoesToTheTrueEnd) {
   LeasedRig rig(1000);
   rig.core->inode_lease(kIno, kBoth, 0);

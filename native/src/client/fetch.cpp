@@ -172,16 +172,24 @@ void Fetch::ask_target(Lane& lane, const Span& span, std::span<std::byte> place)
 
 void Fetch::call_done(Lane& lane, Call& call) {
   if (ask_next(lane, call)) return;
-  note(call);
+  note(lane.context(), call);
   if (--pending_ == 0) finish(lane);
 }
 
-void Fetch::note(const Call& call) {
+// An object that must exist is missing: it is lost, or the lease is, and whoever has it now has
+// given the file other objects.
+bool Fetch::may_be_replaced(Context& context, const Call& call) {
+  if (call.status != Status::kNoObject) return false;
+  const std::scoped_lock lock(inode_->mu());
+  return !context.leases().holds(*inode_, kLeaseData);
+}
+
+void Fetch::note(Context& context, const Call& call) {
   if (call.status == Status::kOk ||
       (call.status == Status::kNoObject && !must_exist(*call.view, call.stripe_index))) {
     const auto hole = call.place.subspan(call.received);
     if (!hole.empty()) std::memset(hole.data(), 0, hole.size());
-  } else if (call.status == Status::kStaleTruncateEpoch) {
+  } else if (call.status == Status::kStaleTruncateEpoch || may_be_replaced(context, call)) {
     again_ = true;
   } else if (error_ == 0) {
     error_ = errno_of(call.status);

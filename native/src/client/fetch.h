@@ -103,7 +103,8 @@ class Fetch final : public CallOwner {
   bool ask_cache(Lane& lane);
   void ask_targets(Lane& lane);
   void ask_target(Lane& lane, const Span& span, std::span<std::byte> place);
-  void note(const Call& call);
+  void note(Context& context, const Call& call);
+  bool may_be_replaced(Context& context, const Call& call);
   void finish(Lane& lane);
 
   FetchUser& user_;

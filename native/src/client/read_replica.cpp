@@ -84,14 +84,14 @@ void aim_read(Lane& lane, Call& call, const FileViewPtr& view, uint32_t stripe_i
 }
 
 bool ask_next(Lane& lane, Call& ended) {
-  if (ended.tries.asked == 0 || ended.status == Status::kOk || ended.status == Status::kAborted)
-    return false;
+  if (ended.status == Status::kOk || ended.status == Status::kAborted) return false;
   const auto now_known = ended.inode->view();
   if (now_known->file_id != ended.view->file_id ||
       !now_known->has(ended.stripe_index, ended.replica)) {
     ended.status = Status::kStaleTruncateEpoch;  // the owner looks at the view again
     return false;
   }
+  if (ended.tries.asked == 0) return false;
   const auto replicas = ended.view->replicas(ended.stripe_index);
   const uint32_t place = place_of(replicas, ended.replica);
   Call::Tries tries = ended.tries;

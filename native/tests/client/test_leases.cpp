@@ -314,6 +314,25 @@ TEST(Leases, NothingOfAClosedFileIsSentAgainAfterTheReturn) {
   EXPECT_EQ(rig.targets[0]->count(Op::kWrite), 1u);
 }
 
+// Another client has truncated the file meanwhile, and its former objects are deleted.
+TEST(Leases, AReadWhoseLeaseAndObjectAreGoneAsksAgain) {
+  LeasedRig rig;
+  rig.core->inode_put(rig.attributes(100, 2), rig.layout(0, 1), rig.capability());
+  rig.targets[0]->decide([&](const FrameHeader& header) {
+    const bool is_read = header.op == static_cast<uint8_t>(Op::kRead);
+    if (!is_read) return FakeTarget::Decision{};
+    return FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kNoObject};
+  });
+  const uint64_t unique = rig.start_read(kFh, 0, 100);
+  rig.wait_asked(1);
+  rig.core->inode_asked(kIno, 0);
+  rig.wait_asked(2);
+  rig.targets[0]->decide([](const FrameHeader&) { return FakeTarget::Decision{}; });
+  rig.core->inode_put(rig.attributes(100, 3), rig.layout(0, 0), rig.capability());
+  rig.core->inode_asked(kIno, 0);
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(100));
+}
+
 TEST(Leases, AnAppendGoesToTheTrueEnd) {
   LeasedRig rig(1000);
   rig.core->inode_lease(kIno, kBoth, 0);

@@ -257,15 +257,19 @@ void PieceTable::take_waiters(std::vector<std::shared_ptr<void>>& waiters) {
 
 // ---- ends of WRITE calls ----
 
+// A target has lost an earlier piece of the same block, which is to be sent again.
+bool PieceTable::earlier_waits(const Piece& piece, const ChunkPieces& pieces) noexcept {
+  return std::ranges::any_of(pieces, [&](const PiecePtr& other) {
+    return other->state == PieceState::kQueued && other->sequence < piece.sequence &&
+           other->shares_block(piece.begin, piece.end);
+  });
+}
+
 void PieceTable::acknowledged(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kInFlight) return;
   piece->calls_ended();
   ChunkPieces& pieces = chunks_[piece->chunk];
-  const bool earlier_waits = std::any_of(pieces.begin(), pieces.end(), [&](const PiecePtr& other) {
-    return other->state == PieceState::kQueued && other->sequence < piece->sequence &&
-           other->shares_block(piece->begin, piece->end);
-  });
-  if (earlier_waits) {  // a target has lost an earlier piece: this one is sent again after it
+  if (earlier_waits(*piece, pieces)) {  // this one is sent again after it
     piece->acknowledged.clear();
     piece->state = PieceState::kQueued;
     return send_ready(piece->chunk, actions);
@@ -320,6 +324,8 @@ void PieceTable::refused(const PiecePtr& piece, Actions& actions) {
 void PieceTable::send_again(const PiecePtr& piece, Actions& actions) {
   if (piece->state != PieceState::kInFlight) return;
   piece->calls_ended();
+  // A replica that has this one already would end with the earlier one.
+  if (earlier_waits(*piece, chunks_[piece->chunk])) piece->acknowledged.clear();
   piece->state = PieceState::kQueued;
   send_ready(piece->chunk, actions);
 }

@@ -141,6 +141,7 @@ class PieceTable {
 
   void set_state(const PiecePtr& piece, PieceState state);
   void renumber(const PiecePtr& piece);
+  static bool earlier_waits(const Piece& piece, const ChunkPieces& pieces) noexcept;
   static bool is_next(const Piece& piece, const ChunkPieces& pieces) noexcept;
   void seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin, uint64_t end);
   bool note_acknowledged(Piece& piece);

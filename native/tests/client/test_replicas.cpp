@@ -296,6 +296,40 @@ TEST_F(Replicas, WhatAFirstOneLostWhileASecondOneIsWaitedForIsSentAgain) {
   EXPECT_EQ(target(0).durable_object(kIno, 0), bytes_);
 }
 
+// The first replica has the second piece and lost the first one; the other one lacks the second.
+TEST(PieceTable, WhatIsSentAgainGoesBehindAnEarlierPieceThatWasLostAtEveryReplica) {
+  FileView view;
+  view.file_id = kIno;
+  view.stripe_width = 1;
+  view.chunk_size = 1u << 20;
+  view.places = 2;
+  view.is_replicated = true;
+  view.rows = {{100, 0}, {101, 0}};
+  PieceTable table;
+  Actions actions;
+  table.see(view, actions);
+  const auto written = [&] {
+    auto piece = std::make_shared<Piece>();
+    piece->capacity = 8192;
+    piece->end = 4096;
+    piece->file_id = kIno;
+    table.add(piece, actions);
+    table.seal(piece, actions);
+    return piece;
+  };
+  const PiecePtr first = written();
+  for (const Replica& replica : view.rows) first->acknowledged.note(replica, 1);
+  table.acknowledged(first, actions);
+  const PiecePtr second = written();
+  ASSERT_EQ(second->state, PieceState::kInFlight);
+  second->acknowledged.note(view.rows[0], 2);
+  table.target_lost(100, 2, actions);
+  table.send_again(second, actions);
+  EXPECT_EQ(first->state, PieceState::kInFlight);
+  EXPECT_EQ(second->state, PieceState::kQueued);
+  EXPECT_TRUE(second->acknowledged.all().empty()) << "else replicas differ";
+}
+
 TEST_F(Replicas, OneThatLostWhatIsNotHeldIsDropped) {
   RigSettings settings = mirrored();
   settings.core.memory.held_bytes_max = 0;

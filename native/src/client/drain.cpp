@@ -233,7 +233,7 @@ bool DrainOperation::is_last_of_lease(Context& context) const {
 // do not count. LOCKED inode.
 void DrainOperation::take_view() {
   const FileViewPtr former = std::exchange(view_, inode_->view_locked());
-  if (former && former->file_id != view_->file_id) synced_stripes_ = synced_some_ = 0;
+  if (former && former->file_id != view_->file_id) synced_stripes_ = synced_some_ = lost_some_ = 0;
 }
 
 // Takes what is to be synced, which is right only as long as every piece is acknowledged. LOCKED
@@ -333,8 +333,11 @@ void DrainOperation::lost(Lane& lane, const Sync& sync, uint64_t incarnation) {
   PieceTable& pieces = inode_->pieces();
   if (!pieces.has_loss(sync.stripe_index, sync.replica, incarnation)) return;
   const FileView& view = *inode_->view_locked();
-  if (!view.has(sync.stripe_index, sync.replica) || !view.is_mirrored(sync.stripe_index)) {
-    if (pieces.take_loss(sync.stripe_index, sync.replica, incarnation)) inode_->fail(EIO);
+  if (!view.has(sync.stripe_index, sync.replica) ||
+      !pieces.another_has_it(sync.stripe_index, sync.replica)) {
+    pieces.forget_loss(sync.stripe_index, sync.replica);
+    inode_->fail(EIO);
+    lost_some_ |= uint64_t{1} << sync.stripe_index;
     return;
   }
   rests_ = true;
@@ -356,7 +359,7 @@ void DrainOperation::advance(Lane& lane) {
 }
 
 void DrainOperation::synced(Lane& lane) {
-  synced_stripes_ |= synced_some_ & ~unsynced_some_;
+  synced_stripes_ |= synced_some_ & ~unsynced_some_ & ~lost_some_;
   if (again_ && kind_ == Kind::kBackground) return finish(lane);
   if (again_ && error_ == 0 && goes_again(lane)) return;
   if (!commits_ || committed_ || error_ != 0) return finish(lane);

@@ -126,6 +126,7 @@ class DrainOperation final : public Operation {
   uint64_t synced_stripes_ = 0;
   uint64_t synced_some_ = 0;    // of these stripes a replica was synced
   uint64_t unsynced_some_ = 0;  // of these one was not, in this round
+  uint64_t lost_some_ = 0;      // of these no replica has all that was acknowledged
   bool again_ = false;
   bool rests_ = false;   // before the next round: the view has to change first
   bool checks_ = false;  // the metaserver says that a target has lost what it acknowledged

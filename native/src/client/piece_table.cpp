@@ -37,7 +37,8 @@ void PieceTable::see(const FileView& view, Actions& actions) {
   const std::vector<ObjectState> former = std::exchange(objects_, {});
   const uint32_t former_places = std::exchange(places_, view.places);
   for (const Replica& replica : view.rows)
-    objects_.push_back({.replica = replica, .synced = acknowledgements_});
+    objects_.push_back(
+        {.replica = replica, .synced = acknowledgements_, .since = acknowledgements_});
   for (size_t at = 0; at < objects_.size(); ++at) {
     const auto begin = std::min<size_t>(at / places_ * former_places, former.size());
     const auto end = std::min<size_t>(begin + former_places, former.size());
@@ -311,7 +312,7 @@ void PieceTable::drop_covered(Piece& by, ChunkPieces& pieces, Actions& actions) 
     piece->state = PieceState::kGone;
     actions.released.push_back(piece);
     return true;
-  });  // oldest_incarnation may be too old now: then the SYNC is repeated (take_loss)
+  });  // oldest_incarnation may be too old now: then the SYNC is repeated (has_loss)
 }
 
 void PieceTable::refused(const PiecePtr& piece, Actions& actions) {
@@ -479,12 +480,20 @@ bool PieceTable::has_loss(uint32_t stripe_index, const Replica& replica, uint64_
          state->dropped_incarnation < incarnation;
 }
 
-bool PieceTable::take_loss(uint32_t stripe_index, const Replica& replica, uint64_t incarnation) {
-  if (!has_loss(stripe_index, replica, incarnation)) return false;
+bool PieceTable::another_has_it(uint32_t stripe_index, const Replica& replica) noexcept {
+  const ObjectState* const lost = object(stripe_index, replica);
+  return lost != nullptr &&
+         std::ranges::any_of(objects_of(stripe_index), [&](const ObjectState& one) {
+           const bool is_vacant = one.replica.target == FileView::kVacant;
+           return !is_vacant && one.replica != replica && one.since <= lost->synced;
+         });
+}
+
+void PieceTable::forget_loss(uint32_t stripe_index, const Replica& replica) {
   ObjectState* const state = object(stripe_index, replica);
+  if (state == nullptr) return;
   state->dropped_incarnation = state->dropped_acknowledgement = 0;
   recount_oldest();
-  return true;
 }
 
 void PieceTable::forget_objects() {

@@ -356,6 +356,42 @@ TEST_F(Replicas, WhatAllLostAndNobodyHoldsIsAnError) {
   EXPECT_EQ(rig.fsync(kFh), 0);
 }
 
+// It is a copy of what was left.
+TEST_F(Replicas, AReplicaThatCameLaterDoesNotHaveWhatWasLost) {
+  RigSettings settings = mirrored();
+  settings.core.memory.held_bytes_max = 0;
+  Rig rig(settings);
+  rig.take_row(101);
+  rig.open(kFh, O_RDWR);
+  rig.write(kFh, 0, bytes_);
+  ASSERT_EQ(rig.flush(kFh), 0);
+  rig.targets[0]->lose_unsynced();
+  rig.put_rows({{100, 0}, {101, object_number(0, 1)}}, 1);
+  rig.core->view_put(kIno, rig.layout(1), rig.capability());
+  EXPECT_EQ(rig.fsync(kFh), EIO);
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  for (const auto& commit : rig.commits()) EXPECT_EQ(commit.stripes, 0u);
+}
+
+// Another one had made it durable, and is in the layout no more.
+TEST_F(Replicas, AStripeIsNotCalledDurableWhoseOnlyReplicaHasLostIt) {
+  RigSettings settings = mirrored(10'000, 10'000);
+  settings.core.memory.held_bytes_max = 0;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR);
+  rig.write(kFh, 0, bytes_);
+  ASSERT_EQ(rig.flush(kFh), 0);
+  rig.targets[1]->decide(on(Op::kSync, {Fault::kStatus, Status::kNotReady}, 4));
+  const uint64_t fsync = rig.start_fsync(kFh);
+  EXPECT_FALSE(rig.replier.wait_for(fsync, 50));
+  EXPECT_EQ(rig.targets[0]->durable_object(kIno, 0), bytes_);
+  rig.take_row(100);
+  rig.core->view_put(kIno, rig.layout(), rig.capability());
+  rig.targets[1]->lose_unsynced();
+  EXPECT_EQ(rig.replier.wait(fsync).error, EIO);
+  for (const auto& commit : rig.commits()) EXPECT_EQ(commit.stripes, 0u);
+}
+
 // It would make durable what the former view knows, and not what was added.
 TEST_F(Replicas, ASyncKeepsItsEpoch) {
   rig_.write(kFh, 0, bytes_);

@@ -6,9 +6,11 @@
 // the connection has ended, so a buffer is used again only when nothing writes to it. Threads: LANE
 // ONLY.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "braidfs/frame.h"
 #include "client/records.h"
@@ -91,6 +93,18 @@ struct Call {
     view = in;
     stripe_index = stripe;
     replica = at;
+  }
+  // It goes on in this view. Replicas may have other places in it, so what is known of those that
+  // were asked is forgotten.
+  void see(FileViewPtr now) {
+    if (tries.asked != 0) {
+      const auto replicas = now->replicas(stripe_index);
+      const auto its_place = std::ranges::find(replicas, replica) - replicas.begin();
+      tries = {.asked = static_cast<uint8_t>(1u << its_place),
+               .rounds = tries.rounds,
+               .once = tries.once};
+    }
+    view = std::move(now);
   }
 };
 

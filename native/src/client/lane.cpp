@@ -340,7 +340,7 @@ void Lane::resend(Call* call) {
     return finished(call);
   }
   if (call->is_bound && !view->is_mirrored(call->stripe_index)) unbind(*call);
-  call->view = std::move(view);
+  call->see(std::move(view));
   route(call);
 }
 

@@ -122,6 +122,22 @@ TEST_F(ReplicaReads, AnotherViewIsLookedFor) {
   EXPECT_FALSE(rig_.events(EventKind::kReopen).empty());
 }
 
+// The one that is asked again has another place in the view by then.
+TEST_F(ReplicaReads, TheOneThatIsLeftIsWaitedFor) {
+  ASSERT_EQ(usual_place(kIno, 2), 1u);
+  for (const auto& target : rig_.targets)
+    target->decide(on(Op::kRead, {Fault::kStatus, Status::kNotReady}));
+  const uint64_t unique = rig_.start_read(kFh, 0, 50'000);
+  EXPECT_FALSE(rig_.replier.wait_for(unique, 50));
+  rig_.take_row(100);
+  rig_.core->view_put(kIno, rig_.layout(0, 1), rig_.capability());
+  const size_t before = first().count(Op::kRead);
+  EXPECT_FALSE(rig_.replier.wait_for(unique, 300));
+  EXPECT_LT(first().count(Op::kRead), before + 10) << "without a rest";
+  first().decide(on(Op::kRead, {}));
+  EXPECT_EQ(rig_.replier.wait(unique).bytes, bytes_);
+}
+
 TEST_F(ReplicaReads, ASeekAsksTheNextOne) {
   first().decide(on(Op::kSeek, {Fault::kStatus, Status::kNotReady}));
   ASSERT_TRUE(rig_.core->seek(4, kIno, 0, true));

@@ -14,7 +14,7 @@ from metaserver.context import Context
 from metaserver.namespace.replicas import note_unsynced
 from metaserver.ops import names
 from metaserver.ops.row import Access, OpRow
-from metaserver.records import writer_key
+from metaserver.records import unsynced_key, writer_key
 from metaserver.transaction import Transaction
 
 
@@ -25,10 +25,12 @@ def close(tx: Transaction, request: Close, context: Context) -> Empty:
     inos = [Ino(ino) for ino in request.inos]
     unsynced = set(request.unsynced)
     for ino in inos:
-        if opens.get(ino):
+        was_written = bool(opens.get(ino))
+        if was_written:
             tx.delete(writer_key(context.session, ino))
-            if ino in unsynced:
-                note_unsynced(tx, context.session, ino, request.serial)
+        # SYNCED names the last CLOSE, also if the file was only read since it was written.
+        if ino in unsynced and (was_written or tx.get(unsynced_key(ino, context.session))):
+            note_unsynced(tx, context.session, ino, request.serial)
     sessions.close(context.session, inos)
     context.services.leases.downgrade(context.session, inos, context.now_s)
     return Empty()

@@ -353,6 +353,19 @@ def test_a_file_with_one_replica_waits_for_nothing() -> None:
     assert found == []
 
 
+def test_a_file_that_was_only_read_since_is_synced_by_its_last_close(
+    bench: MirrorBench, client: Client
+) -> None:
+    ino = created(client)
+    closed(client, ino, 1)
+    client.call(Op.OPEN, Open(ino, False))
+    closed(client, ino, 2)
+    client.tell(Op.SYNCED, Synced((ino,), (1,)))
+    assert len(bench.records(b"U")) == 1
+    client.tell(Op.SYNCED, Synced((ino,), (2,)))
+    assert bench.records(b"U") == []
+
+
 def closing(ino: int) -> Close:
     return Close((ino,), (ino,), 1)
 

@@ -20,7 +20,9 @@ from fscommon.native_ports import (
     IoPort,
     MountingPort,
     NamesPort,
+    NativeTls,
     NativeTlsContext,
+    RemoteCopy,
 )
 
 
@@ -101,6 +103,12 @@ def make_chunk_server(
         buffer_bytes_max=buffer_bytes_max,
     )
     return cast(ChunkServer, made)
+
+
+def make_remote_copy(descriptor: int, *, patience_ms: int, tls: NativeTls | None) -> RemoteCopy:
+    """Over an authenticated connection to a storage server, which it owns from now on."""
+    made = _class("RemoteCopy")(descriptor, patience_ms=patience_ms, tls=tls)
+    return cast(RemoteCopy, made)
 
 
 def make_datapath(  # noqa: PLR0913 - the settings of the native class, all named

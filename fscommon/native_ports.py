@@ -77,6 +77,45 @@ class ExaminedRow(Protocol):
     def damaged(self) -> list[int]: ...
 
 
+class CopyProgressRow(Protocol):
+    """How far a copy has come; status: 0, or why it has failed; message: the same in words,
+    if there are any; bytes: copied so far; serves_clients: the source's target had requests
+    of clients."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def source_incarnation(self) -> int: ...
+    @property
+    def serves_clients(self) -> bool: ...
+
+
+class RemoteCopy(Protocol):
+    """Copies objects of another storage server, over one connection."""
+
+    def begin(
+        self,
+        *,
+        source_target: int,
+        source_object: int,
+        target: int,
+        file_id: int,
+        object: int,
+        epoch: int,
+        must_exist: bool,
+    ) -> None: ...
+    def cut(self) -> None: ...
+    def is_usable(self) -> bool: ...
+
+
 class ChunkServer(Protocol):
     """The data plane of one storage server."""
 
@@ -97,6 +136,7 @@ class ChunkServer(Protocol):
     def mend(
         self, target: int, file_id: int, object: int, block: int, bytes: bytes
     ) -> tuple[int, int, int]: ...
+    def copy_step(self, copy: RemoteCopy, bytes: int) -> CopyProgressRow: ...
     def io_engine(self) -> str: ...
     def start(self) -> None: ...
     def stop(self, deadline_ms: int) -> None: ...

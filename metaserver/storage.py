@@ -8,8 +8,8 @@ target that the cluster does not have, there is nothing to cut or delete: the ca
 nobody repeats it for ever.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import trio
 
@@ -21,8 +21,8 @@ from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
 from fscommon.rpc.caller import Caller
-from fscommon.rpc.copies import copy_object, mend_object, sum_object
 from fscommon.rpc.data import DataCaller
+from fscommon.rpc.pool import CallerPool
 from fscommon.types import SessionId, TargetId
 from fscommon.wire.objects import (
     ObjectCopied,
@@ -32,10 +32,9 @@ from fscommon.wire.objects import (
     ObjectSum,
     ObjectSummed,
 )
+from fscommon.wire.ops import Op
 from metaserver.membership import Membership, Node
 from metaserver.records import ObjectName
-
-Answer = TypeVar("Answer")
 
 STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationError)
 CALL_TIMEOUT_S: Final = 10.0
@@ -60,6 +59,7 @@ class StorageCalls:
         self._tasks = tasks
         self._transport = transport
         self._callers: dict[str, Caller] = {}
+        self._pool = CallerPool(tasks, self._connect_as_administrator)
         self._dialing: dict[str, trio.Lock] = {}
         self._log = Log("storage")
         self._unknown = RateLimit(10.0)
@@ -227,11 +227,14 @@ class StorageCalls:
         is durable when this returns."""
         address = self._address_of(source.target)
         request = ObjectCopy(*name, epoch, address, source.target, source.number, must_exist)
-        return await self._ask(copy_object, name, request, COPY_TIMEOUT_S)
+        copied: ObjectCopied = await self._ask(Op.OBJECT_COPY, name, request, COPY_TIMEOUT_S)
+        return copied
 
     async def sum(self, name: ObjectName, *, reads: bool, timeout_s: float) -> ObjectSummed:
         """What the object is, and if `reads` what of it is damaged on its device."""
-        return await self._ask(sum_object, name, ObjectSum(*name, reads), timeout_s)
+        request = ObjectSum(*name, reads)
+        summed: ObjectSummed = await self._ask(Op.OBJECT_SUM, name, request, timeout_s)
+        return summed
 
     async def mend(
         self, name: ObjectName, source: ObjectName, damaged: ObjectSummed | ObjectMended
@@ -240,24 +243,20 @@ class StorageCalls:
         offsets, lengths = damaged.offsets, damaged.lengths
         address = self._address_of(source.target)
         request = ObjectMend(*name, offsets, lengths, address, source.target, source.number)
-        return await self._ask(mend_object, name, request, MEND_TIMEOUT_S)
+        mended: ObjectMended = await self._ask(Op.OBJECT_MEND, name, request, MEND_TIMEOUT_S)
+        return mended
 
     async def _ask(
         self,
-        ask: Callable[..., Awaitable[Answer]],
+        op: Op,
         name: ObjectName,
         request: ObjectCopy | ObjectSum | ObjectMend,
         timeout_s: float,
-    ) -> Answer:
-        """Asks the storage server that has the object's target, or is to have the new object."""
-        return await ask(
-            self._address_of(name.target),
-            request,
-            key=self._key,
-            connect_s=CONNECT_TIMEOUT_S,
-            timeout_s=timeout_s,
-            transport=self._transport,
-        )
+    ) -> Any:
+        """Asks the storage server that has the object's target, or is to have the new object. It
+        stops when this is cancelled."""
+        async with self._pool.of(self._address_of(name.target)) as caller:
+            return await caller.call(op, request, timeout_s)
 
     def _address_of(self, target: int) -> str:
         """Raises TransportError."""
@@ -274,17 +273,24 @@ class StorageCalls:
             caller = self._callers.get(address)
             if caller is None or not caller.is_open:
                 epoch = self._membership.epoch  # a metaserver of before a restore is refused
-                hello = HelloFields(purpose="server", node="metaserver", session=epoch)
-                stream = await connect(
-                    address,
-                    key=self._key,
-                    hello=hello,
-                    timeout_s=CONNECT_TIMEOUT_S,
-                    transport=self._transport,
-                )
-                caller = self._callers[address] = Caller(stream)
+                caller = await self._connect(address, HelloFields("server", "metaserver", epoch))
+                self._callers[address] = caller
                 self._tasks.start_soon(caller.run)
             return DataCaller(caller)
+
+    async def _connect_as_administrator(self, address: str) -> Caller:
+        return await self._connect(address, HelloFields("admin", "metaserver"))
+
+    async def _connect(self, address: str, hello: HelloFields) -> Caller:
+        """run() of what it returns is still to be started."""
+        stream = await connect(
+            address,
+            key=self._key,
+            hello=hello,
+            timeout_s=CONNECT_TIMEOUT_S,
+            transport=self._transport,
+        )
+        return Caller(stream)
 
 
 def _objects_of(layout: Layout) -> Iterator[ObjectName]:

@@ -49,7 +49,7 @@ class Pace:
     @asynccontextmanager
     async def piece(self, length: int) -> AsyncIterator[None]:
         """Inside, a piece of about this length is read or written."""
-        if not self._makes_room():
+        if not self.makes_room():
             yield
             return
         async with self._turn:
@@ -57,7 +57,8 @@ class Pace:
             yield
             await self._rest(trio.current_time() - began, length)
 
-    def _makes_room(self) -> bool:
+    def makes_room(self) -> bool:
+        """Whether clients use the target, or that of the source."""
         return self._has_clients() or trio.current_time() < self._elsewhere_until
 
     async def _rest(self, took_s: float, length: int) -> None:
@@ -65,7 +66,7 @@ class Pace:
         until = trio.current_time() + min(took_s * (1 / part - 1), REST_S_MAX)
         while (  # noqa: ASYNC110 - that clients have gone has no event
             left_s := until - trio.current_time()
-        ) > 0 and self._makes_room():
+        ) > 0 and self.makes_room():
             await trio.sleep(min(left_s, _LOOK_S))  # clients may go at any time
 
     def _is_slow(self, took_s: float, length: int) -> bool:

@@ -82,9 +82,9 @@ class StorageServer:
         self._tables = Tables(native, self._targets)
         self._rails = Rails(native, config.rdma(), log)
         own = Credentials(config.name, self._key, self._transport)
-        sources, care = Sources(own, self._epochs), Care(native.has_clients)
-        copying = Copying(native, self._targets, sources, care)
-        scrubbing = Scrubbing(native, self._targets, sources, care, metrics)
+        self._sources, care = Sources(own, self._epochs), Care(native.has_clients)
+        copying = Copying(native, self._targets, self._sources, care)
+        scrubbing = Scrubbing(native, self._targets, self._sources, care, metrics)
         self._connections = Connections(
             native,
             self._tables,
@@ -105,6 +105,7 @@ class StorageServer:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cancel_when_stopping, nursery.cancel_scope)
                 nursery.start_soon(self._events.run)
+                nursery.start_soon(self._sources.run)
                 nursery.start_soon(watch_certificate, self._transport, self._service.metrics)
                 state = await self._open_targets()
                 self._service.reload = self._reload

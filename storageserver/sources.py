@@ -5,12 +5,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import trio
+
 from fscommon.auth.handshake import HelloFields
-from fscommon.net.address import STORAGESERVER_PORT, parse_address
+from fscommon.errors import ProtocolError
+from fscommon.native import make_remote_copy
+from fscommon.native_ports import RemoteCopy
+from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
+from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
 from fscommon.rpc.blocks import BlockCaller
 from fscommon.rpc.caller import open_caller
-from fscommon.wire.objects import ObjectCopy, ObjectMend
+from fscommon.rpc.idle import KEEP_S, Idle
+from fscommon.wire.objects import ObjectMend
 from storageserver.epochs import Epochs
 
 PIECE: Final = 1 << 20  # bytes of one READ
@@ -31,18 +38,57 @@ class Sources:
     def __init__(self, own: Credentials, epochs: Epochs) -> None:
         self._own = own
         self._epochs = epochs
+        self._idle: Idle[RemoteCopy] = Idle(lambda one: one.is_usable())
 
     @asynccontextmanager
-    async def of(self, request: ObjectCopy | ObjectMend) -> AsyncIterator[BlockCaller]:
+    async def of(self, request: ObjectMend) -> AsyncIterator[BlockCaller]:
         """The object from which the request's bytes come. Raises TransportError, ProtocolError,
         AuthenticationError."""
         target, number = request.source_target, request.source_object
         async with open_caller(
-            parse_address(request.source_address, port_default=STORAGESERVER_PORT),
+            _address(request.source_address),
             key=self._own.key,
-            hello=HelloFields("server", self._own.name, session=self._epochs.newest),
+            hello=self._hello(),
             timeout_s=CONNECT_S,
             transport=self._own.transport,
         ) as caller:
             caller.take_payloads(PIECE)
             yield BlockCaller(caller, target, request.file_id, number, timeout_s=REQUEST_S)
+
+    @asynccontextmanager
+    async def copy_from(self, address: str) -> AsyncIterator[RemoteCopy]:
+        """By what objects of the server at this address are copied, for one copy. Raises as
+        of()."""
+        one = self._idle.take(address)
+        if one is None:
+            one = await self._connect(_address(address))
+        yield one
+        self._idle.keep(address, one)
+
+    async def run(self) -> None:
+        """Closes connections that nobody uses any more."""
+        while True:
+            await trio.sleep(KEEP_S)
+            self._idle.take_old()  # they end with their last reference
+
+    async def _connect(self, address: Address) -> RemoteCopy:
+        stream = await connect(
+            address,
+            key=self._own.key,
+            hello=self._hello(),
+            timeout_s=CONNECT_S,
+            transport=self._own.transport,
+        )
+        tls = stream.tls
+        descriptor, early = stream.detach()
+        one = make_remote_copy(descriptor, patience_ms=int(REQUEST_S * 1000), tls=tls)
+        if early:
+            raise ProtocolError(f"{address} sends what nobody has asked for")
+        return one
+
+    def _hello(self) -> HelloFields:
+        return HelloFields("server", self._own.name, session=self._epochs.newest)
+
+
+def _address(text: str) -> Address:
+    return parse_address(text, port_default=STORAGESERVER_PORT)

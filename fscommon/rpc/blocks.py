@@ -12,16 +12,14 @@ from typing import Final
 
 from fscommon.checksum import block_sums
 from fscommon.errors import FsError, ProtocolError, Status
-from fscommon.limits import BLOCK_SIZE
 from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller, ObjectStat
 from fscommon.wire.frame import Frame
-from fscommon.wire.header import FLAG_MUST_EXIST, FLAG_RAW, FLAG_SUMS
+from fscommon.wire.header import FLAG_MUST_EXIST, FLAG_RAW
 from fscommon.wire.ops import Op
 
 _FOUND: Final = struct.Struct("<QQ")
 _NOTHING: Final = (1 << 64) - 1
-_PUNCHED_MAX: Final = 1 << 31  # bytes of one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +88,6 @@ class BlockCaller:
             if piece.sums == frame.body:
                 return piece
         raise FsError(Status.CHECKSUM, "bytes were changed on their way")
-
-    async def write(self, piece: Piece, *, epoch: int) -> None:
-        await self._ask(
-            Op.WRITE,
-            flags=FLAG_SUMS,
-            offset=piece.offset,
-            length=len(piece.payload),
-            epoch=epoch,
-            body=piece.sums,
-            payload=piece.payload,
-        )
-
-    async def punch_all(self, length: int, *, epoch: int) -> None:
-        """Makes holes of whatever the object has in its first `length` bytes."""
-        for offset in range(0, length, _PUNCHED_MAX):
-            end = min(-(-length // BLOCK_SIZE) * BLOCK_SIZE, offset + _PUNCHED_MAX)
-            await self._ask(Op.PUNCH, offset=offset, length=end - offset, epoch=epoch)
-
-    async def truncate(self, length: int, *, epoch: int) -> None:
-        await self._ask(Op.TRUNCATE, offset=length, epoch=epoch)
-
-    async def raise_epoch(self, epoch: int) -> None:
-        await self._ask(Op.RAISE_EPOCH, epoch=epoch)
-
-    async def sync(self, *, epoch: int) -> None:
-        await self._ask(Op.SYNC, offset=self.incarnation, epoch=epoch)
 
     async def _ask(
         self, op: Op, *, body: bytes = b"", payload: bytes = b"", **fields: int

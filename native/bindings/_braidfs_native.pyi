@@ -111,6 +111,48 @@ class ExaminedRow:
     @property
     def damaged(self) -> list[int]: ...
 
+class CopyProgressRow:
+    """
+    How far a copy has come; status: 0, or why it has failed; message: the same in words, if there are any; bytes: copied so far; serves_clients: the source's target had requests of clients.
+    """
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def message(self) -> str: ...
+
+    @property
+    def is_done(self) -> bool: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def source_incarnation(self) -> int: ...
+
+    @property
+    def serves_clients(self) -> bool: ...
+
+class RemoteCopy:
+    """Copies objects of another storage server, over one connection."""
+
+    def __init__(self, fd: int, *, patience_ms: int, tls: Tls | None = None) -> None: ...
+
+    def begin(self, *, source_target: int, source_object: int, target: int, file_id: int, object: int, epoch: int, must_exist: bool) -> None:
+        """
+        The object that is copied next, once the former one is done or has failed.
+        """
+
+    def cut(self) -> None:
+        """Ends the connection; a step that is under way fails."""
+
+    def is_usable(self) -> bool:
+        """Whether another object can be copied over it."""
+
 class ChunkServer:
     """The data plane of one storage server."""
 
@@ -160,6 +202,9 @@ class ChunkServer:
         """
         Writes these bytes to those of the blocks from this one on that are damaged and had these bytes. Returns the status, and how many blocks were mended, and how many are damaged still. Blocks.
         """
+
+    def copy_step(self, copy: RemoteCopy, bytes: int) -> CopyProgressRow:
+        """Goes on with a copy, by about this many bytes, or to its end. Blocks."""
 
     def io_engine(self) -> str:
         """How it reads and writes: uring or syscall."""

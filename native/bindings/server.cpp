@@ -333,13 +333,18 @@ void bind_scrub(nb::class_<ChunkServer>& type) {
 
 }  // namespace
 
+void bind_copies(nb::module_& module);
+void bind_copy_step(nb::class_<ChunkServer>& server);
+
 void bind_server(nb::module_& module) {
   bind_target_row(module);
   bind_examined_row(module);
+  bind_copies(module);
   nb::class_<ChunkServer> type(module, "ChunkServer", "The data plane of one storage server.");
   braidfs::bindings::bind_rdma(type);
   bind_targets(type);
   bind_scrub(type);
+  bind_copy_step(type);
   type.def(nb::new_(&make_server), nb::kw_only(), "lane_count"_a, "io"_a, "busy_poll_us"_a = 0,
            "target_count"_a = 1, "fetched_bytes_max"_a = uint64_t{1} << 30,
            "buffer_bytes_max"_a = uint64_t{512} << 20)

@@ -9,9 +9,10 @@ from typing import Any, Final
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import load_key
 from fscommon.limits import BLOCK_SIZE, GENERATION_SHIFT
-from fscommon.rpc.blocks import BlockCaller, piece_of
+from fscommon.rpc.blocks import BlockCaller, Piece, piece_of
 from fscommon.rpc.caller import Caller, open_caller
 from fscommon.rpc.data import DataCaller
+from fscommon.wire.header import FLAG_SUMS
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.objects import ObjectCopied, ObjectCopy
 from fscommon.wire.ops import Op
@@ -93,6 +94,24 @@ async def nodes_of(cluster: Cluster) -> Nodes:
     return Nodes(cluster, {row.address: row.target for row in status.map.targets})
 
 
+class WritingCaller(BlockCaller):
+    """A BlockCaller that writes, too."""
+
+    async def write(self, piece: Piece, *, epoch: int) -> None:
+        await self._ask(
+            Op.WRITE,
+            flags=FLAG_SUMS,
+            offset=piece.offset,
+            length=len(piece.payload),
+            epoch=epoch,
+            body=piece.sums,
+            payload=piece.payload,
+        )
+
+    async def sync(self, *, epoch: int) -> None:
+        await self._ask(Op.SYNC, offset=self.incarnation, epoch=epoch)
+
+
 class Source:
     """Bytes of the source, with holes."""
 
@@ -122,7 +141,7 @@ class Source:
         await data.truncate(
             target, FILE, number, length=self.length, epoch=2, must_exist=False, timeout_s=30
         )
-        blocks = BlockCaller(caller, target, FILE, number, timeout_s=PATIENCE_S)
+        blocks = WritingCaller(caller, target, FILE, number, timeout_s=PATIENCE_S)
         for offset, content in self.extents:
             for at in range(0, len(content), MIB):
                 await blocks.write(piece_of(offset + at, content[at : at + MIB]), epoch=2)

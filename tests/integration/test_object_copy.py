@@ -25,6 +25,7 @@ from tests.cluster.objects import (
     SETTINGS,
     Nodes,
     Source,
+    WritingCaller,
     nodes_of,
     read_all,
     two_servers,
@@ -200,7 +201,7 @@ async def test_nothing_is_copied_to_a_target_that_is_full(nodes: Nodes) -> None:
         error = await refused(nodes, nodes.request(2))
         assert error.status is Status.ENOSPC and "has no room" in error.message
         piece = piece_of(0, bytes(MIB))
-        blocks = BlockCaller(new, nodes.sink_target, FILE + 1, 0, timeout_s=PATIENCE_S)
+        blocks = WritingCaller(new, nodes.sink_target, FILE + 1, 0, timeout_s=PATIENCE_S)
         data = DataCaller(new)
         await data.delete(nodes.sink_target, FILE, nodes.number(2), timeout_s=PATIENCE_S)
         for at in range(0, 100 * MIB, MIB):

@@ -11,7 +11,7 @@ import trio
 
 from fscommon.errors import FsError, Status
 from fscommon.limits import BLOCK_SIZE
-from fscommon.rpc.blocks import BlockCaller, piece_of
+from fscommon.rpc.blocks import piece_of
 from fscommon.rpc.data import DataCaller
 from fscommon.tasks import open_tasks
 from fscommon.wire.objects import RANGES_MAX, ObjectMend, ObjectMended, ObjectSum, ObjectSummed
@@ -23,6 +23,7 @@ from tests.cluster.objects import (
     PATIENCE_S,
     Nodes,
     Source,
+    WritingCaller,
     flip_bit,
     nodes_of,
     object_file,
@@ -147,7 +148,7 @@ async def test_other_bytes_have_another_digest_and_mend_nothing(pair: Pair) -> N
     block = pair.blocks()[1]
     nodes = pair.nodes
     async with nodes.calling(nodes.source) as caller:
-        blocks = BlockCaller(caller, nodes.source_target, FILE, pair.number, timeout_s=PATIENCE_S)
+        blocks = WritingCaller(caller, nodes.source_target, FILE, pair.number, timeout_s=PATIENCE_S)
         await blocks.write(piece_of(block, rng.randbytes(BLOCK_SIZE)), epoch=2)
     stale, other = await pair.sums()
     assert stale.digest != other.digest
@@ -163,7 +164,7 @@ async def test_writers_meanwhile(pair: Pair) -> None:
     async def write(place: int) -> None:
         address, target = pair.places()[place]
         async with nodes.calling(address) as caller:
-            blocks = BlockCaller(caller, target, FILE, pair.number, timeout_s=PATIENCE_S)
+            blocks = WritingCaller(caller, target, FILE, pair.number, timeout_s=PATIENCE_S)
             for _ in range(200):
                 at = rng.randrange(LENGTH // BLOCK_SIZE - 64) * BLOCK_SIZE
                 content = rng.randbytes(rng.randrange(1, 64) * BLOCK_SIZE)

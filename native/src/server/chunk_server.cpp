@@ -174,6 +174,14 @@ Status ChunkServer::mend(uint32_t target, store::ObjectId object, uint64_t block
   return status == Status::kOk ? store->mend(object, block, bytes, mended) : status;
 }
 
+CopyProgress ChunkServer::copy_step(RemoteCopy& copy, uint64_t bytes) {
+  const std::shared_lock lock(long_calls_mu_);
+  store::ChunkStore* store = nullptr;
+  const Status status = store_of(copy.order().target, copy.order().object, store);
+  return status == Status::kOk ? copy.step(*store, services_.writers, bytes)
+                               : CopyProgress{.status = status};
+}
+
 void ChunkServer::start() {
   Phase expected = Phase::kNew;
   if (!phase_.compare_exchange_strong(expected, Phase::kRunning)) return;

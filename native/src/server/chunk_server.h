@@ -23,6 +23,7 @@
 #include "rdma/rails.h"
 #include "server/connection_registry.h"
 #include "server/lane.h"
+#include "server/remote_copy.h"
 #include "server/services.h"
 
 namespace braidfs::server {
@@ -91,6 +92,8 @@ class ChunkServer {
                  store::Examined& found);
   Status mend(uint32_t target, store::ObjectId object, uint64_t block,
               std::span<const std::byte> bytes, store::Mended& mended);
+  // Goes on with a copy to one of the targets (remote_copy.h). Blocking.
+  CopyProgress copy_step(RemoteCopy& copy, uint64_t bytes);
 
   void start();
   void stop(uint32_t deadline_ms);

@@ -9,8 +9,7 @@ from fscommon.errors import FsError, ProtocolError, Status, TransportError
 from fscommon.net.stream import FrameStream
 from fscommon.rpc.blocks import BlockCaller, piece_of
 from fscommon.wire.frame import Frame, encode_frame
-from fscommon.wire.header import FLAG_MUST_EXIST, FLAG_RAW, FLAG_REPLY, FLAG_SUMS, Header
-from fscommon.wire.ops import Op
+from fscommon.wire.header import FLAG_MUST_EXIST, FLAG_RAW, FLAG_REPLY, Header
 
 from .test_rpc import calling
 
@@ -108,22 +107,10 @@ async def test_an_object_that_is_not_there() -> None:
 
 
 async def test_a_target_that_lost_power_is_noticed() -> None:
-    fake = FakeObject(done, done, lambda header: {"offset": 2})
+    fake = FakeObject(found(4096, 1), lambda header: {**found(8192, 1)(header), "offset": 2})
     async with calling(fake) as caller:
         blocks = BlockCaller(caller, 3, 7, 256, timeout_s=5)
-        await blocks.write(piece_of(0, CONTENT), epoch=4)
-        await blocks.raise_epoch(5)
+        assert await blocks.seek(0, hole=False, epoch=4) == 4096
         with pytest.raises(FsError) as raised:
-            await blocks.sync(epoch=5)
-        assert raised.value.status is Status.STALE_INCARNATION
-    write, raised_to, sync = fake.asked
-    assert (write.flags, write.length, write.epoch) == (FLAG_SUMS, len(CONTENT), 4)
-    assert (raised_to.op, raised_to.epoch, raised_to.stripe_index) == (Op.RAISE_EPOCH, 5, 256)
-    assert (sync.op, sync.offset, sync.epoch) == (Op.SYNC, 1, 5)
-
-
-async def test_what_is_punched_is_whole_blocks() -> None:
-    fake = FakeObject(done, done)
-    async with calling(fake) as caller:
-        await BlockCaller(caller, 3, 7, 256, timeout_s=5).punch_all((1 << 31) + 5000, epoch=0)
-    assert [(one.offset, one.length) for one in fake.asked] == [(0, 1 << 31), (1 << 31, 8192)]
+            await blocks.seek(4096, hole=True, epoch=4)
+    assert raised.value.status is Status.STALE_INCARNATION

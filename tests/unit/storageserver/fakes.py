@@ -14,7 +14,7 @@ import trio
 from fscommon.auth.key import create_key, load_key
 from fscommon.errors import FsError, ProtocolError
 from fscommon.native import RawEvent
-from fscommon.native_ports import ExaminedRow, NativeTls
+from fscommon.native_ports import CopyProgressRow, ExaminedRow, NativeTls, RemoteCopy
 from fscommon.net.address import Address
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.serve import Peer, serve
@@ -101,6 +101,9 @@ class FakeChunkServer:
     def mend(
         self, target: int, file_id: int, object: int, block: int, bytes: bytes
     ) -> tuple[int, int, int]:
+        raise NotImplementedError
+
+    def copy_step(self, copy: RemoteCopy, bytes: int) -> CopyProgressRow:
         raise NotImplementedError
 
     def start(self) -> None:

@@ -6,7 +6,7 @@ All files that are being copied are of one pool. A file whose copy has failed re
 it was being written, the next copy makes its writers wait a little.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Final
@@ -42,6 +42,7 @@ from metaserver.transaction import Transaction
 from metaserver.walk import LOOK_AHEAD, STEP, Walk
 
 TURN_S: Final = 1.0
+WORKING_TURN_S: Final = 0.1  # while files are being copied
 BUSY_TURN_S: Final = 0.02
 LOOK_S: Final = 5.0  # until the metaserver is asked again whether its recovery has ended
 # A file whose job has failed rests for a second, then for twice as long after each failure, up to
@@ -51,6 +52,7 @@ WRITTEN_S: Final = 5.0  # the same, if it was being written
 HOLD_S: Final = 2.0  # a writer waits so long, when a job has failed before because of writers
 NOTE_S: Final = 5.0  # between two records of a job
 _FOUND_MAX: Final = 512  # records of one look
+_BEGUN_MAX: Final = 64  # files of one look that are begun before the next one
 _COUNTED_MAX: Final = 4096  # records counted at once
 _RESTING_MAX: Final = 1 << 16
 _PURGED_MAX: Final = 512
@@ -82,6 +84,7 @@ class Repair:
         self._resting: dict[Ino, float] = {}  # files whose jobs have failed, until these times
         self._written: set[Ino] = set()  # of these, files that were being written
         self._under_way: set[Ino] = set()
+        self._found: deque[Ino] = deque()  # files that lack replicas, to be begun next
         self._walks: dict[int, Walk] = {}
         self._rebuilds: dict[Ino, Job] = {}  # which job has dropped replicas of a file
         self._rebuilt: set[int] = set()  # targets that are down, and have had their rebuild
@@ -101,9 +104,20 @@ class Repair:
                 is_busy = False
                 with self._faults.contained("the repair of files"):
                     is_busy = self._turn(tasks)
+                await self._fill_until_next_turn(tasks, is_busy=is_busy)
+
+    async def _fill_until_next_turn(self, tasks: trio.Nursery, *, is_busy: bool) -> None:
+        """A turn looks at much, so not every file that is done makes one."""
+        rest_s = WORKING_TURN_S if self._under_way else TURN_S
+        with trio.move_on_after(BUSY_TURN_S if is_busy else rest_s):
+            while True:
                 self._freed = trio.Event()
-                with trio.move_on_after(BUSY_TURN_S if is_busy else TURN_S):
-                    await self._freed.wait()
+                await self._freed.wait()
+                with self._faults.contained("the repair of files"):
+                    self._fill(tasks)
+                    self._committer.changed()
+                if not self._under_way:
+                    return
 
     async def _until_recovered(self) -> None:
         while self._engine.progress.recovering:  # noqa: ASYNC110 - the end has no event
@@ -121,6 +135,7 @@ class Repair:
         self._look_at_targets()
         self._change(self._purge)
         is_busy |= self._walk()
+        self._found = deque(self.candidates(_BEGUN_MAX))
         self._fill(tasks)
         self._change(self._count_lacking)
         self._note()
@@ -129,7 +144,7 @@ class Repair:
 
     # ---- the files that lack replicas ----------------------------------------------------
 
-    def candidates(self, most: int = _FOUND_MAX) -> list[Ino]:
+    def candidates(self, most: int = _BEGUN_MAX) -> list[Ino]:
         """Returns files that lack replicas and can get some now, the most endangered first."""
         found: list[Ino] = []
         whys: list[str] = []
@@ -213,9 +228,11 @@ class Repair:
         moving = [walk for walk in self._walks.values() if walk.queue and not walk.job.is_paused]
         free = self._policy.parallel - len(self._under_way)
         share = free - bool(moving and self._policy.parallel > 1)
-        if share > 0 and not self._jobs.repair.is_paused:
-            for ino in self.candidates(share):
+        while share > 0 and self._found and not self._jobs.repair.is_paused:
+            ino = self._found.popleft()
+            if ino not in self._under_way and not self._is_resting(ino):
                 self._start(tasks, self._jobs.repair, ino, self.repair)
+                share -= 1
         free = self._policy.parallel - len(self._under_way)
         while free > 0 and moving:
             walk = moving.pop(0)

@@ -1,11 +1,13 @@
 """`./dev bench rebuild`: how fast what a lost server had is made again, and what clients notice.
 
 A cluster of four storage servers, each a failure domain of its own, whose files have two replicas.
-One server is killed for good while nobody uses the cluster, and its targets are removed as lost;
-then another one while programs read files of 4 KiB. The device's own rate is that of a copy, with
-fsync, of as many bytes on the disk below, which all servers share.
+One server is killed for good while nobody uses the cluster and all files are large, and its targets
+are removed as lost when the metaserver counts it as down; then another one, which has small files,
+too, while programs read these. The device's own rate is that of a copy, with fsync, of as many
+bytes on the disk below, which all servers share.
 """
 
+import json
 import os
 import random
 import statistics
@@ -17,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.data.amounts import MIB
-from tests.bench.data.places import BraidPlace
 from tests.bench.data.streams import write_all, write_buffered
 from tests.bench.replicas import cluster_with
 from tests.bench.report import write_results
@@ -26,11 +27,12 @@ from tests.cluster.cluster import BIN, Cluster
 from tests.dev.build import build
 from tests.dev.steps import StepError, console
 
-FILES, FILE_BYTES = 8, 256 * MIB
+FILES, FILE_BYTES = 16, 256 * MIB
 SMALL_FILES, SMALL_BYTES = 2000, 64 << 10
 READERS = 2
 IDLE_S = 10.0
 REBUILT_S = 600.0
+DOWN_S = 60.0
 LEAST_OF_DEVICE = 0.7
 MOST_OF_P99 = 2.0
 
@@ -79,20 +81,24 @@ def rebuild() -> bool:
     build(tests=True)
     with cluster_with(2) as place:
         cluster, state = place.cluster, place.cluster.plan.state
-        _fill(place)
+        write_all(place, FILES, FILE_BYTES, MIB, write_buffered)
         settle()
         device = _copy_rate(state / "copy")
-        alone = _lose(cluster, 0)
+        alone, _ = _lose(cluster, 0)
+        for number in range(SMALL_FILES):
+            (place.folder / f"small{number}").write_bytes(os.urandom(SMALL_BYTES))
+        settle()
         readers = Readers(place.folder)
         with readers.reading():
             time.sleep(IDLE_S)
             before = readers.p99_ms()
-            beside = _lose(cluster, 1)
+            beside, files = _lose(cluster, 1)
             during = readers.p99_ms()
     content = {
         "device MB/s": device,
         "rebuild alone MB/s": alone,
-        "rebuild beside readers MB/s": beside,
+        "rebuild beside readers, small files as well, MB/s": beside,
+        "the same, files/s": files,
         "p99 before ms": before,
         "p99 during ms": during,
     }
@@ -107,12 +113,6 @@ def rebuild() -> bool:
     for line in below:
         print(f"below the bar: {line}")
     return not below
-
-
-def _fill(place: BraidPlace) -> None:
-    write_all(place, FILES, FILE_BYTES, MIB, write_buffered)
-    for number in range(SMALL_FILES):
-        (place.folder / f"small{number}").write_bytes(os.urandom(SMALL_BYTES))
 
 
 def _copy_rate(path: Path) -> float:
@@ -132,18 +132,40 @@ def _copy_rate(path: Path) -> float:
     return size / taken / 1e6
 
 
-def _lose(cluster: Cluster, number: int) -> float:
-    """Kills a server, has its targets rebuilt, and returns MB/s."""
-    server = cluster.storageservers[number]
+def _lose(cluster: Cluster, number: int) -> tuple[float, float]:
+    """Kills a server, and has its targets rebuilt. Returns MB/s and files/s."""
+    server, name = cluster.storageservers[number], cluster.plan.storageservers[number].name
     used = _used(cluster, number)
     Path("/proc/sys/vm/drop_caches").write_text("3")
     server.kill()
+    _wait_until_down(cluster, name)
+    began_files, began = _rebuilt(cluster), time.monotonic()
+    words = ["target", "remove", "--server", name, "--lost", "--yes"]
+    _braidfs(cluster, *words, "--wait", "--timeout", str(REBUILT_S))
+    taken = time.monotonic() - began
+    return used / taken / 1e6, (_rebuilt(cluster) - began_files) / taken
+
+
+def _braidfs(cluster: Cluster, *words: str) -> str:
     reach = ["-s", f"127.0.0.1:{cluster.plan.metaserver.port}", "-k", str(cluster.plan.key_file)]
-    words = ["target", "remove", "--server", cluster.plan.storageservers[number].name, "--lost"]
-    options = ["--yes", "--wait", "--timeout", str(REBUILT_S)]
-    began = time.monotonic()
-    subprocess.run([str(BIN / "braidfs"), *words, *options, *reach], check=True)
-    return used / (time.monotonic() - began) / 1e6
+    command = [str(BIN / "braidfs"), *words, *reach]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _wait_until_down(cluster: Cluster, name: str) -> None:
+    until = time.monotonic() + DOWN_S
+    while time.monotonic() < until:
+        rows = json.loads(_braidfs(cluster, "node", "list", "--json"))
+        if any(row["name"] == name and row["state"] == "down" for row in rows):
+            return
+        time.sleep(0.2)
+    raise StepError(f"{name} was not counted as down within {DOWN_S:g} s")
+
+
+def _rebuilt(cluster: Cluster) -> int:
+    """How many files have got their replicas again."""
+    rows = json.loads(_braidfs(cluster, "job", "list", "--json"))
+    return sum(row["files"] for row in rows if row["kind"] == "repair")
 
 
 def _used(cluster: Cluster, number: int) -> int:

@@ -1,8 +1,10 @@
-"""Pages that list something list all of it: licences."""
+"""Pages that list something list all of it: licences, hooks."""
 
 import re
 import tomllib
 from pathlib import Path
+
+from tests.dev.check import CHECKS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -30,3 +32,12 @@ def test_the_licence_is_the_same_everywhere() -> None:
     name, _, version = licence.partition("-")
     title = rf"{name} License\s+Version {re.escape(version)}"
     assert re.search(title, (ROOT / "LICENSE").read_text())
+
+
+def test_each_quick_check_is_a_hook() -> None:
+    """Only the stub is none: it needs a build."""
+    config = (ROOT / ".pre-commit-config.yaml").read_text()
+    hooks = re.findall(r"- id: (\S+)\n.*\n +entry: \./dev check (\S+)\n", config)
+    assert len(hooks) == config.count("- id:")
+    assert [name for name, _ in hooks] == [name for _, name in hooks]
+    assert {name for name, _ in hooks} == set(CHECKS) - {"stub"}

@@ -7,7 +7,8 @@ up [--mount DIR] [--state DIR] [--storage-servers N] [--targets N] [--metaserver
 down [--state DIR]       unmount the cluster and stop its processes
 status [--state DIR]     show the processes of the cluster
 test [--full] [ARGS]     run all tests, in quick or long form; ARGS go to pytest
-check                    check lint, formats, types, layers, the native stub
+check [NAME...]          check lint, formats, spelling, types, layers, the native stub; NAMEs are
+                  ruff, clang-format, shellcheck, codespell, mypy, layers, stub: only these
 format                   format Python and C++ as check requires
 bench [smoke]            compare with local ext4 and null FUSE
 bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [--torch] [--mpi]
@@ -97,10 +98,14 @@ def test(full: bool, words: tuple[str, ...]) -> None:
 
 
 @cli.command()
-def check() -> None:
+@click.argument("names", nargs=-1)
+def check(names: tuple[str, ...]) -> None:
+    from tests.dev.check import CHECKS  # noqa: PLC0415
     from tests.dev.check import check as run  # noqa: PLC0415
 
-    sys.exit(0 if run() else 1)
+    if unknown := set(names) - set(CHECKS):
+        raise click.BadParameter(f"no such check: {', '.join(sorted(unknown))}")
+    sys.exit(0 if run(names) else 1)
 
 
 @cli.command(name="format")

@@ -1,14 +1,15 @@
 """`./dev check`: all checks that do not run the product.
 
-These are ruff and clang-format (`./dev format` writes what they want), mypy --strict (also of
-tests, whose fakes must fit what they stand for), import-linter's layers, shellcheck, and the native
-module's stub: the one in the tree must be what nanobind generates today. All of them run, also
-after one failed.
+These are ruff and clang-format (`./dev format` writes what they want), shellcheck, codespell (words
+that it takes for wrong and that are right are in pyproject.toml), mypy --strict (also of tests,
+whose fakes must fit what they stand for), import-linter's layers, and the native module's stub: the
+one in the tree must be what nanobind generates today. All of them run, also after one failed.
+`./dev check NAME...` runs some of them; .pre-commit-config.yaml has the quick ones.
 """
 
 import difflib
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.dev.build import GTEST, MODULE_FOLDER, build
@@ -35,9 +36,12 @@ TESTS = (
 )
 
 
-def check() -> bool:
-    build(tests=GTEST.exists())  # every line of C++ is compiled with -Wall -Wextra -Werror
-    results = [_passes(one) for one in (_ruff, _clang_format, _shellcheck, _mypy, _layers, _stub)]
+def check(names: Sequence[str] = ()) -> bool:
+    """Runs the named checks; without names all of them."""
+    chosen = names or tuple(CHECKS)
+    if "stub" in chosen:
+        build(tests=GTEST.exists())  # every line of C++ is compiled with -Wall -Wextra -Werror
+    results = [_passes(one) for name, one in CHECKS.items() if name in chosen]
     return all(results)
 
 
@@ -75,6 +79,10 @@ def _clang_format() -> None:
 
 def _shellcheck() -> None:
     quiet_step("shellcheck", ["shellcheck", *filter(_is_shell, _tracked())])
+
+
+def _codespell() -> None:
+    quiet_step("codespell", [tool("codespell"), *_tracked()])
 
 
 def _is_shell(name: str) -> bool:
@@ -125,3 +133,14 @@ def _difference(path: Path, wanted: str) -> Sequence[str]:
             have.splitlines(), wanted.splitlines(), "in the tree", "generated", lineterm=""
         )
     )
+
+
+CHECKS: Mapping[str, Callable[[], None]] = {
+    "ruff": _ruff,
+    "clang-format": _clang_format,
+    "shellcheck": _shellcheck,
+    "codespell": _codespell,
+    "mypy": _mypy,
+    "layers": _layers,
+    "stub": _stub,
+}

@@ -59,8 +59,8 @@ def grow(folder: Path) -> list[Path]:
 
 def store_problem(cluster: Cluster) -> str:
     seen = json.loads(Cli(cluster).end("status", "--json").stdout)
-    whats = [problem["what"] for problem in seen["problems"]]
-    return next((what for what in whats if "metadata store" in what), "")
+    problems = [problem["what"] for problem in seen["problems"]]
+    return next((what for what in problems if "metadata store" in what), "")
 
 
 def check_full(cluster: Cluster, made: list[Path]) -> None:

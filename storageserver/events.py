@@ -58,7 +58,7 @@ class NativeEvents:
         self._metrics.counter("braidfs_corrupt_blocks_total", target=event.token).inc()
         self._damage.met(event.token, event.ino, event.a)
         self._log.error(
-            "block fails its checksum: readers get EIO",
+            "block fails its checksum: readers get EIO, unless another replica has it",
             target=event.token,
             file_id=event.ino,
             stripe_index=event.a,

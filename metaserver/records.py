@@ -39,6 +39,10 @@ def inode_key(ino: int) -> bytes:
     return _ONE.pack(b"I", ino)
 
 
+def inode_at(ino: int) -> tuple[bytes, bytes]:
+    return inode_key(ino), inode_key(ino) + b"\0"
+
+
 def name_hash(name: bytes) -> int:
     return xxh3_64(name) >> 1
 

@@ -31,6 +31,7 @@ from metaserver.records import (
     ObjectName,
     all_of,
     finding_key,
+    inode_at,
     inode_key,
     job_key,
     number_of,
@@ -244,7 +245,7 @@ class Scrub:
                     inos.append(inode.ino)
 
         for file_id in file_ids:
-            stored = self._engine.stored((inode_key(file_id), inode_key(file_id + 1)), 1)
+            stored = self._engine.stored(inode_at(file_id), 1)
             look(Inode.parse(value) for _, value in stored)
         after, is_end = 0, not left
         while not is_end and left:
@@ -308,7 +309,7 @@ class Scrub:
                 await self._each(files, self._scrub)
 
     def _inode(self, ino: Ino) -> Inode | None:
-        stored = self._engine.stored((inode_key(ino), inode_key(ino + 1)), 1)
+        stored = self._engine.stored(inode_at(ino), 1)
         inode = Inode.parse(stored[0][1]) if stored else None
         return inode if inode is not None and inode.is_file else None
 

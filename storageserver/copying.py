@@ -18,7 +18,7 @@ from fscommon.native_ports import ChunkServer, CopyProgressRow, RemoteCopy
 from fscommon.tasks import open_tasks
 from fscommon.wire.objects import ObjectCopied, ObjectCopy
 from storageserver.care import Care, Pace
-from storageserver.sources import Sources
+from storageserver.sources import Sources, check_source
 from storageserver.targets import Targets
 
 COPIES_MAX: Final = 16  # at once; others wait
@@ -46,6 +46,7 @@ class Copying:
         STALE_INCARNATION when a target lost power, DROPPED, EIO when the other server is lost."""
         if self._targets.path_of(request.target) is None:
             raise FsError(Status.NO_TARGET, f"there is no target {request.target} here")
+        check_source(request)
         async with self._turns, self._alone(request):
             try:
                 async with self._sources.copy_from(request.source_address) as one:

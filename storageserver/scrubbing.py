@@ -25,7 +25,7 @@ from fscommon.observe.metrics import Metrics
 from fscommon.rpc.blocks import BlockCaller
 from fscommon.wire.objects import RANGES_MAX, ObjectMend, ObjectMended, ObjectSum, ObjectSummed
 from storageserver.care import Care
-from storageserver.sources import PIECE, Sources
+from storageserver.sources import PIECE, Sources, check_source
 from storageserver.targets import Targets
 
 READS_MAX: Final = 2
@@ -81,6 +81,7 @@ class Scrubbing:
         none, EIO when the other server or the device does not do it."""
         ranges = _checked(request.offsets, request.lengths)
         self._incarnation_of(request.target)
+        check_source(request)
         try:
             async with self._sources.of(request) as source:
                 mended, left = await self._mend_all(request, source, _pieces(ranges))

@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import ProtocolError
+from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.native import make_remote_copy
 from fscommon.native_ports import RemoteCopy
 from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
@@ -17,12 +17,13 @@ from fscommon.net.transport import Transport
 from fscommon.rpc.blocks import BlockCaller
 from fscommon.rpc.caller import open_caller
 from fscommon.rpc.idle import KEEP_S, Idle
-from fscommon.wire.objects import ObjectMend
+from fscommon.wire.objects import ObjectCopy, ObjectMend
 from storageserver.epochs import Epochs
 
 PIECE: Final = 1 << 20  # bytes of one READ
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 30.0
+_TARGET_MAX: Final = (1 << 32) - 1  # of a frame's header
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,16 @@ class Sources:
 
     def _hello(self) -> HelloFields:
         return HelloFields("server", self._own.name, session=self._epochs.newest)
+
+
+def check_source(request: ObjectCopy | ObjectMend) -> None:
+    """Raises FsError for a source that no server can have, and for an object that would be its own
+    source: a copy empties what it finds under the new name."""
+    if request.source_target > _TARGET_MAX:
+        raise FsError(Status.NO_TARGET, f"there is no target {request.source_target}")
+    source = request.source_target, request.source_object
+    if source == (request.target, request.object):
+        raise FsError(Status.EINVAL, "an object cannot be its own source")
 
 
 def _address(text: str) -> Address:

@@ -15,16 +15,16 @@ import trio
 from fscommon.wire.ops import Op
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import make_plan
-from tests.hostile import data_attack, data_requests, data_run
+from tests.hostile import data_requests, data_run
 from tests.hostile.attack import ALL_OPS, KINDS
-from tests.hostile.run import SETTINGS, run
+from tests.hostile.run import SERVERS, SETTINGS, run
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument("--storage", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kind", choices=sorted({*KINDS, *data_attack.KINDS}), action="append")
+    parser.add_argument("--kind", choices=sorted({*KINDS, *data_run.KINDS}), action="append")
     parser.add_argument("--op", action="append", help="its name; its number with --storage")
     parser.add_argument("--count", type=int, default=256, help="bodies of each op, for each kind")
     words = parser.parse_args()
@@ -32,7 +32,7 @@ def main() -> int:
     settings = data_run.SETTINGS if words.storage else SETTINGS
     plan = make_plan(
         state,
-        storage_servers=1,
+        storage_servers=1 if words.storage else SERVERS,
         targets=data_run.TARGETS if words.storage else None,
         settings=settings,
     )
@@ -57,7 +57,7 @@ def _on_metaserver(cluster: Cluster, words: argparse.Namespace) -> list[str]:
 
 def _on_storage(cluster: Cluster, words: argparse.Namespace) -> list[str]:
     ops = tuple(int(number) for number in words.op) if words.op else data_requests.CODES
-    kinds = tuple(words.kind or data_attack.KINDS)
+    kinds = tuple(words.kind or data_run.KINDS)
     return trio.run(data_run.run, cluster, words.seed, kinds, ops, words.count)
 
 

@@ -18,18 +18,31 @@ import trio
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import client_secret
-from fscommon.errors import BraidError, FsError, Status, TransportError
+from fscommon.errors import BraidError, FsError, ProtocolError, Status, TransportError
 from fscommon.layout.attributes import unpack_attributes
+from fscommon.layout.layout import unpack_layout
+from fscommon.limits import GENERATION_SHIFT
 from fscommon.net.stream import FrameStream, connect
 from fscommon.rpc.caller import Caller, open_caller
 from fscommon.types import ROOT_INO
 from fscommon.wire import messages
 from fscommon.wire.admin import Place
 from fscommon.wire.codec import decode, encode
-from fscommon.wire.frame import encode_frame
+from fscommon.wire.features import FEATURE_POOLS, FEATURE_REPLICAS
+from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY
 from fscommon.wire.keys import KEY_READ_ONLY, KEY_SQUASH_ROOT, KeyCreate
-from fscommon.wire.messages import BODIES, Empty, Lookup, MkDir, RmDir, SessionOpen, SessionOpened
+from fscommon.wire.messages import (
+    BODIES,
+    Empty,
+    Lookup,
+    MkDir,
+    Open,
+    RmDir,
+    SessionOpen,
+    SessionOpened,
+    SetXattr,
+)
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaAssign
 from metaserver.ops.row import Access
@@ -46,6 +59,14 @@ _KEYS: Final = {"key": 0, "read-only": KEY_READ_ONLY, "squashed": KEY_SQUASH_ROO
 _PURPOSES: Final = {"server": "server", "admin": "admin"}
 _FEW: Final = 8  # this is for ops that are not meant for this kind of peer
 _FLAGS: Final = (*((0,) * 20), FLAG_ONEWAY, FLAG_REPLAY)
+# Who may have an answer. All others from 200 on are of administrators, those before of clients.
+_OF_ANY: Final = (Op.PING, Op.CLUSTER_MAP, Op.STATUS, Op.LEASES)
+_OF_STORAGE: Final = (Op.OBJECT_LIST, Op.OBJECT_COPY, Op.OBJECT_SUM, Op.OBJECT_MEND)
+_OF_SERVERS: Final = (Op.REGISTER, Op.HEARTBEAT, Op.TARGET_DROPPED)
+_OF_WRITERS: Final = (Op.DROP_REPLICAS, Op.UNLINK, Op.MKDIR, Op.SETXATTR)
+_FEATURES: Final = FEATURE_REPLICAS | FEATURE_POOLS
+# Numbers by which a request about replicas names what there is: targets, epochs, serial numbers.
+_NEAR: Final = (0, 1, 1, 2, 2, 1 << GENERATION_SHIFT)
 # These end the attacker's own session, not the server: it would only attack less.
 _SPARED: Final = frozenset((Op.SESSION_CLOSE,))
 
@@ -68,7 +89,8 @@ class World:
     cluster: bytes = b""
     inos: dict[str, int] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
-    own: int = 0  # it is a directory that no attacker knows
+    own: int = 0  # it is a directory that no attacker knows, and its file has two replicas
+    own_file: int = 0
     made: Iterator[int] = field(default_factory=itertools.count)
 
     async def prepare(self) -> None:
@@ -78,10 +100,14 @@ class World:
             await open_session(client)
             for name in ("a", "d", "tree", "own"):
                 self.inos[name] = await _mkdir(client, ROOT_INO, name.encode())
-            for parent in ("d", "tree"):
+            for parent in ("d", "own"):
+                layout = SetXattr(self.inos[parent], b"braidfs.layout", b"replicas=2", 0)
+                await client.call(Op.SETXATTR, layout, PATIENCE_S)
+            for parent in ("d", "tree", "own"):
                 name = f"in-{parent}"
                 self.inos[name] = await _create(client, self.inos[parent], b"f")
         self.own = self.inos.pop("own")
+        self.own_file = self.inos.pop("in-own")
         async with open_caller(
             self.address, key=self.key, hello=HelloFields("admin", "good"), timeout_s=PATIENCE_S
         ) as admin:
@@ -96,8 +122,9 @@ class World:
                 made = await admin.call(Op.KEY_CREATE, wanted, PATIENCE_S)
                 self.keys[kind], self.cluster = made.id, made.cluster
 
-    async def check(self) -> None:
-        """Checks that an honest client is served. Raises BraidError."""
+    async def check(self, kind: str) -> None:
+        """Checks that an honest client is served, and that its file has all replicas, unless who
+        attacked may take targets away. Raises BraidError."""
         name = b"round-%d" % next(self.made)
         async with open_caller(
             self.address, key=self.key, hello=HelloFields("meta", "good"), timeout_s=PATIENCE_S
@@ -106,6 +133,11 @@ class World:
             await _mkdir(client, self.own, name)
             await client.call(Op.LOOKUP, Lookup(self.own, name), PATIENCE_S)
             await client.call(Op.RMDIR, RmDir(self.own, name), PATIENCE_S)
+            opened = await client.call(Op.OPEN, Open(self.own_file, False), PATIENCE_S)
+            layout = unpack_layout(opened.layout)
+            count = len(list(layout.replicas()))
+            if count != 2 * layout.stripe_width and kind not in _PURPOSES:
+                raise ProtocolError(f"the file of a good client has {count} replicas")
             await client.call(Op.SESSION_CLOSE, Empty(), PATIENCE_S)
 
     async def wait_for_evictions(self) -> None:
@@ -132,7 +164,7 @@ async def open_session(client: Caller) -> int:
     with trio.fail_after(PATIENCE_S):
         while True:
             try:
-                asked = SessionOpen(0, "n", (), 0)
+                asked = SessionOpen(0, "n", (), 0, features=_FEATURES)
                 opened = await client.call(Op.SESSION_OPEN, asked, PATIENCE_S)
                 return int(opened.session)
             except FsError as error:
@@ -189,7 +221,7 @@ class Attacker:
         return stream
 
     async def _open_session(self, stream: FrameStream) -> None:
-        body = encode(SessionOpen(0, "hostile", (), 0))
+        body = encode(SessionOpen(0, "hostile", (), 0, features=_FEATURES))
         for _ in range(1000):
             request_id = next(self._ids)
             await stream.send(encode_frame(Op.SESSION_OPEN, request_id=request_id, body=body))
@@ -220,11 +252,32 @@ class Attacker:
         try:
             while batch := await stream.receive_batch():
                 self.statuses.update(frame.header.status for frame in batch)
+                self._check_privileges(batch)
                 if any(frame.header.request_id == request_id for frame in batch):
                     return True
         except TransportError:
             pass
         return False
+
+    def _check_privileges(self, batch: list[Frame]) -> None:
+        """Raises ServerEndedError for an answer that this kind of peer must not get."""
+        for frame in batch:
+            if not frame.header.status and not _may_succeed(self._kind, frame.header.op):
+                why = "it was answered OK, and may not"
+                raise ServerEndedError(self._kind, Op(frame.header.op).name, why)
+
+
+def _may_succeed(kind: str, op: int) -> bool:
+    """By docs/INTERFACES.md, not by the table with which the metaserver decides."""
+    if op in _OF_ANY:
+        return True
+    if op in _OF_STORAGE:
+        return False
+    if op in _OF_SERVERS:
+        return kind == "server"
+    if op >= 200:
+        return kind == "admin"
+    return kind not in _PURPOSES and (kind != "read-only" or op not in _OF_WRITERS)
 
 
 async def _send_all(stream: FrameStream, outgoing: bytes) -> None:
@@ -240,7 +293,7 @@ def rounds(
     """What one kind of peer sends of one op, in rounds: the same for the same seed. If there are
     more bounds than `count`, some of them are used."""
     rng = random.Random(f"{seed} {kind} {op.name}")
-    maker = Maker(rng, inos)
+    maker = Maker(rng, inos, near=(*inos, *inos[-2:] * 3, *_NEAR))
     bodies = list(itertools.islice(maker.bodies(op), max(count * 4, 256)))
     chosen = rng.sample(bodies, min(count, len(bodies)))
     for start in range(0, len(chosen), ROUND):
@@ -267,7 +320,7 @@ async def attack(
         await attacker.close()
         tell(f"{kind}: {attacker.closed} connections ended; statuses {dict(attacker.statuses)}")
         try:
-            await world.check()
+            await world.check(kind)
         except (BraidError, trio.TooSlowError) as error:
             raise ServerEndedError(
                 kind, "all ops", f"a good client is not served: {error}"

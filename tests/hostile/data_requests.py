@@ -21,7 +21,7 @@ from fscommon.layout.capability import (
     TARGET_MARK_FACTOR,
     make_capability,
 )
-from fscommon.layout.layout import Layout
+from fscommon.layout.layout import VACANT, Layout
 from fscommon.limits import (
     BLOCK_SIZE,
     DELETE_ALL_MAX,
@@ -84,8 +84,9 @@ _EDGES: Final = (
     OBJECT_BYTES_MAX - BLOCK_SIZE,
 )
 _DATA_OPS: Final = tuple(op for op in Op if 16 <= op < 64)
-# They are unknown ops, and ops of the handshake and of the metaserver.
-CODES: Final = (Op.PING, *_DATA_OPS, 0, 1, 2, 4, 5, 15, 30, 63, 64, 100, 107, 200, 254, 255)
+# They are unknown ops, and ops of the handshake, of the metaserver and of administrators.
+_OTHERS: Final = (0, 1, 2, 4, 5, 15, 30, 63, 64, 100, 107, 200, 230, 232, 236, 237, 254, 255)
+CODES: Final = (Op.PING, *_DATA_OPS, *_OTHERS)
 _NOBODY: Final = 0xDEAD_BEEF_0000  # no file has this id; nor the next one
 _PAYLOAD: Final = 5000
 _SOURCE: Final = struct.Struct("<QQIIII")
@@ -268,6 +269,8 @@ class Maker:
                 targets=file.layout.targets[:width],
             )
             yield self._capability(File(layout, file.rights))
+        # One that reads may name any generation: a right to write would make objects of no layout.
+        yield self._capability(File(_replicated(file.layout), file.rights & RIGHT_READ))
         for epoch in (1, (1 << 32) - 1):
             yield self._capability(File(replace(file.layout, truncate_epoch=epoch), file.rights))
         for bit in self._rng.sample(range(len(good) * 8), 24):
@@ -298,6 +301,9 @@ class Maker:
         yield good
         yield good._replace(stripe_index=len(targets))
         yield good._replace(stripe_index=63)
+        for generation in (1, (1 << 24) - 1):
+            yield good._replace(stripe_index=generation << GENERATION_SHIFT)
+            yield good._replace(stripe_index=len(targets) | generation << GENERATION_SHIFT)
         yield good._replace(target=targets[-1])
         yield good._replace(epoch=(1 << 32) - 1)
         yield good._replace(file_id=_NOBODY + 1)
@@ -382,6 +388,15 @@ def _sealed(parts: _Parts) -> Header:
     )
 
 
+def _replicated(layout: Layout) -> Layout:
+    """The same with two replicas of each stripe, of which one is vacant."""
+    targets = tuple(target for one in layout.targets for target in (VACANT, one))
+    generations = (0, 1) * layout.stripe_width
+    return replace(
+        layout, targets=targets, replica_count=2, generations=generations, generation_last=1
+    )
+
+
 def _takes_capability(op: int) -> bool:
     return op in _NEEDS or op == Op.FETCH
 
@@ -410,12 +425,20 @@ def _allows(holder: Holder, capability: bytes, header: Header, needs: int) -> bo
     if len(capability) < CAPABILITY_SIZE:
         return False
     signed, mac = capability[: _CAPABILITY.size], capability[_CAPABILITY.size :]
-    file_id, session, rights, _, _, width, _, epoch, marks = _CAPABILITY.unpack(signed)
+    file_id, session, rights, _, _, width, places, epoch, marks = _CAPABILITY.unpack(signed)
     is_proved = hmac.digest(holder.key, signed, "sha256")[: len(mac)] == mac
+    generation, stripe_index = divmod(header.stripe_index, 1 << GENERATION_SHIFT)
+    replicas = max(places, 1)
+    all_places = width * replicas
+    first = stripe_index * replicas
     is_covered = width == 0 or (
-        header.stripe_index < width
+        stripe_index < width
+        and (places > 0 or generation == 0)
         and (not needs & RIGHT_WRITE or header.epoch <= epoch)
-        and _mark_of(header.target, width) == _marked(marks, header.stripe_index, width)
+        and any(
+            _mark_of(header.target, all_places) == _marked(marks, place, all_places)
+            for place in range(first, first + replicas)
+        )
     )
     return (
         is_proved
@@ -425,13 +448,13 @@ def _allows(holder: Holder, capability: bytes, header: Header, needs: int) -> bo
     )
 
 
-def _bits(width: int) -> int:
-    return min(32, 64 // width)
+def _bits(places: int) -> int:
+    return min(32, 64 // places)
 
 
-def _mark_of(target: int, width: int) -> int:
-    return int((target * TARGET_MARK_FACTOR & 0xFFFF_FFFF) >> 32 - _bits(width))
+def _mark_of(target: int, places: int) -> int:
+    return int((target * TARGET_MARK_FACTOR & 0xFFFF_FFFF) >> 32 - _bits(places))
 
 
-def _marked(marks: int, stripe_index: int, width: int) -> int:
-    return int(marks >> stripe_index * _bits(width) & (1 << _bits(width)) - 1)
+def _marked(marks: int, place: int, places: int) -> int:
+    return int(marks >> place * _bits(places) & (1 << _bits(places)) - 1)

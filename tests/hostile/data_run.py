@@ -5,6 +5,7 @@ from typing import Final
 
 from fscommon.auth.key import load_key
 from tests.cluster.cluster import Cluster
+from tests.hostile import data_attack, object_attack
 from tests.hostile.attack import ServerEndedError
 from tests.hostile.data_attack import GoodClient, StorageWorld, attack_as
 from tests.hostile.run import BUG, GROWTH_BYTES_MAX, memory
@@ -12,6 +13,8 @@ from tests.hostile.run import BUG, GROWTH_BYTES_MAX, memory
 # No task renews sessions here; only the metaserver uses leases.
 SETTINGS: Final[dict[str, dict[str, object]]] = {"metaserver": {"session_timeout_s": 3600.0}}
 TARGETS: Final = 2
+KINDS: Final = (*data_attack.KINDS, object_attack.KIND)
+_TRUSTED: Final = ("server", object_attack.KIND)  # they may make any object
 _NAME: Final = re.compile(r"([0-9a-f]{16})\.([0-9a-f]+)")
 
 
@@ -31,7 +34,7 @@ async def run(
             except ServerEndedError as error:
                 one = f" --op {error.op}" if error.op.isdecimal() else ""
                 return [*attack.faults(), str(error), f"{repeat} --kind {kind}{one}"]
-            if faults := attack.faults(is_trusted=kind == "server"):
+            if faults := attack.faults(is_trusted=kind in _TRUSTED):
                 return [*faults, f"{repeat} --kind {kind}"]
     return []
 
@@ -47,7 +50,10 @@ class _Attack:
 
     async def by(self, kind: str, seed: int, ops: tuple[int, ...], count: int) -> None:
         async with self._good.beside():
-            await attack_as(self._world, seed, kind, ops, count, print)
+            if kind == object_attack.KIND:
+                await object_attack.attack(self._world, seed, ops, count, print)
+            else:
+                await attack_as(self._world, seed, kind, ops, count, print)
 
     def faults(self, *, is_trusted: bool = False) -> list[str]:
         found = []

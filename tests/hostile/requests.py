@@ -60,25 +60,42 @@ Hint = Any
 
 
 class Maker:
-    """`inos`: existing inodes, beside numbers that no inode has."""
+    """`inos`: existing inodes, beside numbers that no inode has. `texts`: good ones. `near`: few
+    numbers of which half of the random bodies are made, so that several fields fit together."""
 
-    def __init__(self, rng: random.Random, inos: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        inos: tuple[int, ...],
+        *,
+        texts: tuple[str, ...] = ("n",),
+        near: tuple[int, ...] = (),
+    ) -> None:
         self._rng = rng
         self._inos = inos
+        self._texts = texts
+        self._near = near
 
     def bodies(self, op: Op) -> Iterator[bytes]:
         """First every bound of every field with valid values in the others, then random ones
         without end."""
-        cls = BODIES[op][0]
+        yield from self.of(BODIES[op][0])
+
+    def of(self, cls: type) -> Iterator[bytes]:
         for values in self._at_each_bound(cls):
             yield _packed(values)
         hints = _hints(cls)
         while True:
-            yield _packed([self._any(hint) for hint in hints])
+            if self._near and self._rng.random() < 0.5:
+                yield _packed([self._made_of_near(hint) for hint in hints])
+            else:
+                yield _packed([self._any(hint) for hint in hints])
 
     def broken(self, op: Op) -> Iterator[bytes]:
         """The server may end the connection for each of these."""
-        cls = BODIES[op][0]
+        yield from self.broken_of(BODIES[op][0])
+
+    def broken_of(self, cls: type) -> Iterator[bytes]:
         good = _packed([self._good(hint) for hint in _hints(cls)])
         yield from (b"", b"\xc1", good[:-1], good + b"\0", _DEEP, b"\x80", b"\xdd\xff\xff\xff\xff")
         for place, _ in enumerate(_hints(cls)):
@@ -134,9 +151,21 @@ class Maker:
             return [self._good(one) for one in _hints(row.message)]
         if row.width is not None:
             return self._rng.choice(self._inos)
-        if row.kind is bytes:
-            return self._rng.choice((b"a", b"d", b"f"))
-        return {str: "n", bool: True, float: 1.0}[row.kind]
+        choices = {bytes: (b"a", b"d", b"f"), str: self._texts, bool: (True,), float: (1.0,)}
+        return self._rng.choice(choices[row.kind])
+
+    def _made_of_near(self, hint: Hint) -> Any:
+        row = read_hint(hint)
+        if row.element is not None or row.whole is not None:
+            element = _element(hint)
+            return [self._made_of_near(element) for _ in range(self._rng.choice((1, 1, 2)))]
+        if row.message is not None:
+            return [self._made_of_near(one) for one in _hints(row.message)]
+        if row.width is not None:
+            return min(self._rng.choice(self._near), row.width.high)
+        if row.kind is bool:
+            return self._rng.random() < 0.5
+        return self._good(hint)
 
     def _any(self, hint: Hint) -> Any:
         row = read_hint(hint)

@@ -9,12 +9,22 @@ from fscommon.wire.ops import Op
 from metaserver.fsck import check
 from metaserver.store.lmdb import LmdbStore
 from tests.cluster.cluster import Cluster
+from tests.cluster.mirrors import CAPACITY
 from tests.hostile.attack import ServerEndedError, World, attack, attack_without_key
 
 # Sessions end soon after their connections; the inodes that they named are then processed again.
 SETTINGS: Final[dict[str, dict[str, object]]] = {
-    "metaserver": {"session_timeout_s": 3.0, "lease_duration_s": 3.0}
+    "metaserver": {
+        "session_timeout_s": 3.0,
+        "lease_duration_s": 3.0,
+        "layout": {"replicas_max": 2},
+    },
+    **{
+        f"storageserver-{one}": {"domain": f"rack{one}", "target.capacity_bytes": CAPACITY}
+        for one in (1, 2)
+    },
 }
+SERVERS: Final = 2
 GROWTH_BYTES_MAX: Final = 400 << 20
 BUG: Final = re.compile(r"this is a bug|Traceback|level=error")
 # A client may lie of its own files: it says that an object is durable which it never wrote.

@@ -16,6 +16,7 @@ from fscommon.rpc.data import DataCaller
 from fscommon.tasks import open_tasks
 from fscommon.wire.objects import ObjectCopied, ObjectCopy
 from fscommon.wire.ops import Op
+from storageserver.sources import CONNECT_S
 from tests.cluster.cluster import Cluster
 from tests.cluster.objects import (
     EPOCH,
@@ -172,6 +173,42 @@ async def test_what_cannot_be_copied(nodes: Nodes) -> None:
     assert (await refused(nodes, wrong)).status is Status.NO_TARGET
     nobody = ObjectCopy(request.target, FILE, 9, EPOCH, "127.0.0.1:1", 1, 3)
     assert (await refused(nodes, nobody)).status is Status.EIO
+    no_header_names_it = replace(request, source_target=1 << 32)
+    assert (await refused(nodes, no_header_names_it)).status is Status.NO_TARGET
+
+
+async def test_an_object_is_not_copied_to_itself(nodes: Nodes) -> None:
+    """A copy empties what it finds under the new name, which would be its source."""
+    source = Source(6, 2 * MIB)
+    request = nodes.request(0)
+    async with nodes.calling(nodes.source) as caller:
+        await source.write(caller, nodes.source_target, nodes.number(0))
+    own = replace(request, target=nodes.source_target)
+    with pytest.raises(FsError) as raised:
+        await nodes.ask(nodes.source, Op.OBJECT_COPY, own)
+    assert raised.value.status is Status.EINVAL
+    async with nodes.calling(nodes.source) as caller:
+        there = await read_all(caller, nodes.source_target, nodes.number(0), source.length)
+    assert there == source.image()
+
+
+async def test_a_stranger_does_not_hold_a_copy_up(nodes: Nodes) -> None:
+    """Who listens at the source's address and says nothing is left, and is told no key."""
+    heard = bytearray()
+
+    async def listen(stream: trio.SocketStream) -> None:
+        while more := await stream.receive_some():
+            heard.extend(more)
+
+    async with open_tasks() as tasks:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        tasks.start_soon(trio.serve_listeners, listen, [listener])
+        address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        with trio.fail_after(CONNECT_S + 5):
+            error = await refused(nodes, replace(nodes.request(1), source_address=address))
+        tasks.cancel_scope.cancel()
+    assert error.status is Status.EIO and "did not authenticate" in error.message
+    assert heard and nodes.key not in heard
 
 
 @pytest.mark.parametrize("is_there", [False, True])

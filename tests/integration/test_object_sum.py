@@ -206,6 +206,10 @@ async def test_what_cannot_be_summed_or_mended(pair: Pair) -> None:
     one = (0,), (BLOCK_SIZE,)
     nobody = ObjectMend(target, FILE, number, *one, "127.0.0.1:1", 1, number)
     assert await refused(Op.OBJECT_MEND, nobody) is Status.EIO
+    no_header_names_it = ObjectMend(target, FILE, number, *one, nodes.source, 1 << 32, number)
+    assert await refused(Op.OBJECT_MEND, no_header_names_it) is Status.NO_TARGET
+    itself = ObjectMend(target, FILE, number, *one, nodes.sink, target, number)
+    assert await refused(Op.OBJECT_MEND, itself) is Status.EINVAL
     lost = ObjectMend(target, FILE, number, *one, nodes.source, nodes.source_target, 9)
     assert await refused(Op.OBJECT_MEND, lost) is Status.NO_OBJECT
     async with nodes.calling(nodes.sink) as caller:

@@ -508,6 +508,9 @@ def test_addresses(text: str, address: Address) -> None:
         "a b",
         "a/b",
         "host:99999999999999999999",
+        "host:000000123456",
+        "a\0b:7400",
+        "a\x1b[2Jb",
         "host:१",
     ],
 )

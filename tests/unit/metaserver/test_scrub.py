@@ -365,7 +365,8 @@ async def test_files_that_are_named_or_reported(
         targets.no_help = {other}
         targets.deaf = {other.target}
         report = DamagedObject(one.target, one.file_id, one.number)
-        bench.engine.services.scrubs.report([report])
+        of_no_file = DamagedObject(one.target, (1 << 64) - 1, one.number)
+        bench.engine.services.scrubs.report([of_no_file, report])
         await eventually(lambda: found(bench) == {one: (DAMAGED, LEFT, 1)})
         read = len(targets.sums)
         bench.engine.services.scrubs.report([report])

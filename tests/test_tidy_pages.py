@@ -1,13 +1,15 @@
-"""Pages that list something list all of it: licences, hooks."""
+"""Pages that list something list all of it: licences, hooks, rules."""
 
 import re
 import tomllib
 from pathlib import Path
 
 from tests.dev.check import CHECKS
+from tests.test_tidy import tracked
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+RULES = r"\brules?[\s/#]+(\d+(?:,? (?:and )?\d+)*)"  # a comment may break the line in between
 
 
 def _required() -> set[str]:
@@ -18,7 +20,7 @@ def _required() -> set[str]:
 
 
 def test_the_licence_of_every_dependency_is_on_the_page() -> None:
-    rows = re.findall(r"^\| ([\w-]+) \| ([^|]+) \|", (DOCS / "LICENCES.md").read_text(), re.M)
+    rows = re.findall(r"^\| ([\w-]+) \| ([^|]+) \|", _page("LICENCES.md"), re.M)
     licences = {name: licence.strip() for name, licence in rows}
     missing = {name for name in _required() if not licences.get(name)}
     assert missing == set(), "docs/LICENCES.md has no row for them"
@@ -41,3 +43,38 @@ def test_each_quick_check_is_a_hook() -> None:
     assert len(hooks) == config.count("- id:")
     assert [name for name, _ in hooks] == [name for _, name in hooks]
     assert {name for name, _ in hooks} == set(CHECKS) - {"stub"}
+
+
+def test_cited_rules_are_on_their_page() -> None:
+    rules = {int(number) for number in re.findall(r"^\| (\d+) \| ", _page("RULES.md"), re.M)}
+    assert rules == set(range(1, len(rules) + 1)), "a number is missing"
+    unknown = {
+        f"{path.relative_to(ROOT)}: {number}"
+        for path in tracked("*.py", "*.cpp", "*.h", "docs/**/*.md", "docs/*.md")
+        for listed in re.findall(RULES, path.read_text(), re.I)
+        for number in re.findall(r"\d+", listed)
+        if int(number) not in rules
+    }
+    assert unknown == set(), "docs/RULES.md lacks them"
+
+
+def test_rules_name_tests_that_exist() -> None:
+    rows = re.findall(r"^\| (\d+) \| .* \| (.*) \|$", _page("RULES.md"), re.M)
+    missing = []
+    for number, cell in rows:
+        tests = re.findall(r"`([\w/]+\.(?:py|cpp))::([\w.]+)`", cell)
+        assert len(tests) == cell.count("`") // 2 > 0, f"rule {number}: PATH::TEST in backquotes"
+        missing += [f"{path}::{name}" for path, name in tests if not _has_test(path, name)]
+    assert missing == [], "docs/RULES.md names tests that are not there"
+
+
+def _has_test(path: str, name: str) -> bool:
+    """name: a function of Python, or SUITE.NAME of GoogleTest."""
+    file = ROOT / path
+    suite, _, case = name.rpartition(".")
+    wanted = rf"^TEST(?:_F|_P)?\({suite}, {case}\)" if suite else rf"^(?:async )?def {case}\("
+    return file.exists() and re.search(wanted, file.read_text(), re.M) is not None
+
+
+def _page(name: str) -> str:
+    return (DOCS / name).read_text()

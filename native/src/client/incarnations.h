@@ -1,5 +1,5 @@
 // Which incarnation of each target was seen. A target that restarted without its unsynced bytes has
-// a higher one (rule 22 of the design).
+// a higher one (rule 22).
 //
 // There are two numbers for each target: the newest incarnation that was seen, and the newest one
 // for which everything that was held for the former one is queued again. Invariant: the newest one

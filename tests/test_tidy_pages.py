@@ -1,4 +1,4 @@
-"""Pages that list something list all of it: licences, hooks, rules."""
+"""Pages that list something list all of it: licences, hooks, rules, decisions."""
 
 import re
 import tomllib
@@ -9,6 +9,8 @@ from tests.test_tidy import tracked
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+INDEX = "decisions/README.md"
+STATUS = r"in force(?:, amended by \[.+)?|superseded by \[.+|tried and left"
 RULES = r"\brules?[\s/#]+(\d+(?:,? (?:and )?\d+)*)"  # a comment may break the line in between
 
 
@@ -66,6 +68,17 @@ def test_rules_name_tests_that_exist() -> None:
         assert len(tests) == cell.count("`") // 2 > 0, f"rule {number}: PATH::TEST in backquotes"
         missing += [f"{path}::{name}" for path, name in tests if not _has_test(path, name)]
     assert missing == [], "docs/RULES.md names tests that are not there"
+
+
+def test_the_index_of_decisions_has_each_page_once() -> None:
+    pages = sorted(path.name for path in tracked("docs/decisions/*.md") if path.stem != "README")
+    rows = re.findall(r"^\| \[(\d+)\]\((\S+)\) \| .+ \| (.+) \|$", _page(INDEX), re.M)
+    assert sorted(page for _, page, _ in rows) == pages
+    assert all(page.startswith(f"{number}-") for number, page, _ in rows)
+    strange = {status for _, _, status in rows if not re.fullmatch(STATUS, status)}
+    assert strange == set(), "the top of the index says which there are"
+    amending = {page for _, _, status in rows for page in re.findall(r"\((\S+)\)", status)}
+    assert amending <= set(pages)
 
 
 def _has_test(path: str, name: str) -> bool:

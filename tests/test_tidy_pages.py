@@ -1,9 +1,10 @@
-"""Pages that list something list all of it: licences, hooks, rules, decisions."""
+"""Pages that list something list all of it: licences, hooks, rules, decisions, changes."""
 
 import re
 import tomllib
 from pathlib import Path
 
+from tests.dev.build import project_version
 from tests.dev.check import CHECKS
 from tests.test_tidy import tracked
 
@@ -79,6 +80,17 @@ def test_the_index_of_decisions_has_each_page_once() -> None:
     assert strange == set(), "the top of the index says which there are"
     amending = {page for _, _, status in rows for page in re.findall(r"\((\S+)\)", status)}
     assert amending <= set(pages)
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## (\S+)", text, re.M)
+    assert versions[0] == project_version()
+    newest = text.split("\n## ")[1]
+    kinds = re.findall(r"^### (\w+)", newest, re.M)
+    assert set(kinds) <= {"Upgrade", "Breaking", "Added", "Changed", "Fixed", "Security"}
+    head = newest.split("\n### ", 1)[0]
+    assert "\n* " not in head, "a line of the changelog is below one of the headings"
 
 
 def _has_test(path: str, name: str) -> bool:

@@ -107,9 +107,14 @@ def _compile_python() -> None:
         compileall.compile_dir(ROOT / package, quiet=2)
 
 
+def project_version() -> str:
+    """The version that pyproject.toml names: the one place where it stands."""
+    return str(_project()["project"]["version"])
+
+
 def _write_scripts() -> None:
     project = _project()["project"]
-    _write_metadata(project["name"], project["version"])
+    _write_metadata(project["name"], project_version())
     for name, entry in project["scripts"].items():
         module, function = entry.split(":")
         text = _SCRIPT.format(python=sys.executable, entry=entry, module=module, function=function)

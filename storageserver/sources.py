@@ -9,6 +9,7 @@ import trio
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import FsError, ProtocolError, Status
+from fscommon.limits import GENERATION_SHIFT, STRIPE_WIDTH_MAX
 from fscommon.native import make_remote_copy
 from fscommon.native_ports import RemoteCopy
 from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
@@ -24,6 +25,7 @@ PIECE: Final = 1 << 20  # bytes of one READ
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 30.0
 _TARGET_MAX: Final = (1 << 32) - 1  # of a frame's header
+_STRIPE: Final = (1 << GENERATION_SHIFT) - 1  # of an object number
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,14 @@ class Sources:
 
 
 def check_source(request: ObjectCopy | ObjectMend) -> None:
-    """Raises FsError for a source that no server can have, and for an object that would be its own
-    source: a copy empties what it finds under the new name."""
+    """Raises FsError for a source that no server can have, for objects that are not of one stripe
+    of a file, and for one that would be its own source: a copy empties what it finds under the new
+    name."""
     if request.source_target > _TARGET_MAX:
         raise FsError(Status.NO_TARGET, f"there is no target {request.source_target}")
+    stripe, of_source = request.object & _STRIPE, request.source_object & _STRIPE
+    if stripe != of_source or stripe >= STRIPE_WIDTH_MAX:
+        raise FsError(Status.EINVAL, f"these are objects of stripes {stripe} and {of_source}")
     source = request.source_target, request.source_object
     if source == (request.target, request.object):
         raise FsError(Status.EINVAL, "an object cannot be its own source")

@@ -109,11 +109,24 @@ class Sink final : public braidfs::net::FrameSink {
     const auto purpose = (header.epoch & 1) != 0 ? Purpose::kServer : Purpose::kData;
     if (shape(header, purpose) != braidfs::Status::kOk) return;
     const RequestBody parts = body_of(header, body);
+    check_names(header, purpose, body);
     if (payload.empty()) return;
     std::vector<uint64_t> sums(braidfs::blocks_touched(header.offset, header.length));
     require(parts.sums.size() == 8 * sums.size());
     std::memcpy(sums.data(), parts.sums.data(), parts.sums.size());
     (void)braidfs::first_mismatch(header.offset, payload, sums);
+  }
+
+  // All of the names, or none.
+  static void check_names(const braidfs::FrameHeader& header, braidfs::server::Purpose purpose,
+                          std::span<const std::byte> body) {
+    using braidfs::Op;
+    const auto op = static_cast<Op>(header.op);
+    if (op != Op::kDeleteAll && op != Op::kDropNames) return;
+    require(purpose == braidfs::server::Purpose::kServer);
+    require(header.length <= braidfs::limits::kDropNamesMax || op == Op::kDeleteAll);
+    const auto names = braidfs::server::names_of(body);
+    require(names.empty() || names.size() == header.length);
   }
 
   Bytes payload_;

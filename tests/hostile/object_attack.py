@@ -189,6 +189,7 @@ class _Attacker:
             source = asked.source_target, asked.source_object
             may = may and asked.source_target in self._targets
             may = may and source != (asked.target, asked.object)
+            may = may and (asked.object ^ asked.source_object) & 0xFF == 0
         if not may:
             raise TransportError(f"this was answered OK: {asked}")
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from fscommon.errors import FsError, Status, TransportError
+from fscommon.limits import STRIPE_WIDTH_MAX
 from fscommon.rpc.blocks import BlockCaller, piece_of
 from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
@@ -171,8 +172,13 @@ async def test_what_cannot_be_copied(nodes: Nodes) -> None:
     request = nodes.request(5)
     wrong = ObjectCopy(99, FILE, 9, EPOCH, nodes.source, nodes.source_target, 3)
     assert (await refused(nodes, wrong)).status is Status.NO_TARGET
-    nobody = ObjectCopy(request.target, FILE, 9, EPOCH, "127.0.0.1:1", 1, 3)
+    nobody = replace(request, source_address="127.0.0.1:1")
     assert (await refused(nodes, nobody)).status is Status.EIO
+    other_stripe = replace(request, source_object=nodes.number(0, stripe=4))
+    assert (await refused(nodes, other_stripe)).status is Status.EINVAL
+    none = STRIPE_WIDTH_MAX
+    no_stripe = replace(request, object=nodes.number(1, none), source_object=nodes.number(0, none))
+    assert (await refused(nodes, no_stripe)).status is Status.EINVAL
     no_header_names_it = replace(request, source_target=1 << 32)
     assert (await refused(nodes, no_header_names_it)).status is Status.NO_TARGET
 

@@ -210,7 +210,9 @@ async def test_what_cannot_be_summed_or_mended(pair: Pair) -> None:
     assert await refused(Op.OBJECT_MEND, no_header_names_it) is Status.NO_TARGET
     itself = ObjectMend(target, FILE, number, *one, nodes.sink, target, number)
     assert await refused(Op.OBJECT_MEND, itself) is Status.EINVAL
-    lost = ObjectMend(target, FILE, number, *one, nodes.source, nodes.source_target, 9)
+    lost = ObjectMend(
+        target, FILE, number, *one, nodes.source, nodes.source_target, nodes.number(7)
+    )
     assert await refused(Op.OBJECT_MEND, lost) is Status.NO_OBJECT
     async with nodes.calling(nodes.sink) as caller:
         data = DataCaller(caller)

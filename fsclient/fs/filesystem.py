@@ -9,7 +9,8 @@ from itertools import count
 
 import trio
 
-from fscommon.tasks import open_tasks
+from fscommon.errors import FsError
+from fscommon.tasks import first_exception, open_tasks
 from fscommon.wire.leases import LeaseRestore
 
 from ..leases.holder import Leases
@@ -104,11 +105,17 @@ class FileSystem:
 
     async def _publish(self, ino: int) -> None:
         """Sends what was written to the inode so far, bytes and size at once: nobody may read it
-        before the lease is returned."""
-        if self.inodes.get(ino) is not None:
+        before the lease is returned. Raises FsError when the targets failed."""
+        if self.inodes.get(ino) is None:
+            return
+        try:
             async with open_tasks() as tasks:
                 tasks.start_soon(self.files.commit_written, ino)
                 await self.drains.drain(ino, sync=False)
+        except BaseExceptionGroup as group:
+            if group.split((FsError, trio.Cancelled))[1] is not None:
+                raise
+            raise first_exception(group) from None
 
     def exclusive(self) -> tuple[int, ...]:
         """The inodes that only this session may change, for SESSION_OPEN."""

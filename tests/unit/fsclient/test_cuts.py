@@ -84,6 +84,14 @@ async def test_it_is_told_before_a_change_and_a_commit(world: FakeWorld) -> None
     assert world.lanes.cut_pauses == []
 
 
+async def test_targets_that_fail_a_cut_and_a_recall_fail_both_at_once(world: FakeWorld) -> None:
+    """A recall sends bytes and size at the same time, and one error ends it."""
+    world.lanes.untold_cuts = {INO}
+    world.lanes.drain_status = int(Status.EIO)
+    with pytest.raises(FsError, match="the targets failed"):
+        await world.fs.recalls._caches.publish(INO)
+
+
 async def test_nothing_of_an_untold_cut_is_taken_for_a_commit(world: FakeWorld) -> None:
     world.lanes.written[INO] = (300, 8, COMMIT_SIZE | WRITTEN_CUT)
     await world.fs.files.commit_written(INO)

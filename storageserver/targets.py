@@ -200,9 +200,9 @@ class Targets:
 
 def device_written_bytes(path: Path) -> int | None:
     """Bytes written to the device since the host started, by any program. None: the path is not on
-    a device of its own."""
-    number = path.stat().st_dev
+    a device of its own, or is gone."""
     try:
+        number = path.stat().st_dev
         figures = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text()
     except OSError:
         return None

@@ -133,6 +133,13 @@ async def test_clients_are_served_for_a_lease_after_the_last_heartbeat(world: Wo
         assert before_ns < world.native.until_ns - lease_ns < now_ns, "from when it left"
 
 
+async def test_a_target_that_is_removed_is_no_end_of_the_others(world: World) -> None:
+    async with world.running():
+        (world.path / "t1").rename(world.path / "gone")
+        count = len(world.metaserver.heartbeats)
+        await world.metaserver.wait_heartbeats(count + 2)
+
+
 @pytest.mark.parametrize("failure", ["hang up", "forgotten"])
 async def test_a_lost_metaserver_is_found_again(world: World, failure: str) -> None:
     async with world.running():

@@ -50,7 +50,8 @@ from metaserver.transaction import Transaction
 PARALLEL_MAX: Final = 64
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 2.0
-UNREACHABLE_S: Final = 15.0  # much longer than a restart of a storage server
+UNREACHABLE_S: Final = 4.0  # as long as clients wait that write
+REPLICATED_BACKOFF_S_MAX: Final = 0.5
 
 
 class Truncation:
@@ -102,7 +103,8 @@ class Truncation:
             layout = await self._until_up(ino, layout)
             if await self._is_done(ino, layout, intent.size):
                 break
-            await trio.sleep(delay_s)
+            most_s = REPLICATED_BACKOFF_S_MAX if layout.is_replicated else BACKOFF_S_MAX
+            await trio.sleep(min(delay_s, most_s))
             layout = await self._raise_epoch(ino)
         self._failing.pop(ino, None)
         if layout is not None and layout.is_replicated:
@@ -181,7 +183,9 @@ class Truncation:
         try:
             async with self._limit:
                 if layout.is_replicated:
-                    return self._are_cut(ino, await self._storage.cut_replicas(layout, size))
+                    began_s = trio.current_time()
+                    failed = await self._storage.cut_replicas(layout, size)
+                    return self._are_cut(ino, failed, began_s)
                 if layout.inline:
                     await self._storage.spill(layout)
                 else:
@@ -191,12 +195,12 @@ class Truncation:
             self._log.warning(f"{what} is repeated", ino=ino, error=group.exceptions[0])
         return False
 
-    def _are_cut(self, ino: Ino, failed: dict[ObjectName, str]) -> bool:
-        """Notes which targets have failed. Returns whether none has."""
-        before, now_s = self._failing.pop(ino, {}), trio.current_time()
+    def _are_cut(self, ino: Ino, failed: dict[ObjectName, str], began_s: float) -> bool:
+        """Notes which targets have failed since this attempt began. Returns whether none has."""
+        before = self._failing.pop(ino, {})
         if failed:
             targets = {name.target for name in failed}
-            self._failing[ino] = {one: before.get(one, now_s) for one in targets}
+            self._failing[ino] = {one: before.get(one, began_s) for one in targets}
             self._log.warning("truncate is repeated", ino=ino, error=next(iter(failed.values())))
         return not failed
 

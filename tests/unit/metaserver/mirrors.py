@@ -32,7 +32,7 @@ from metaserver.reaper import Reaper
 from metaserver.records import ObjectName, all_of
 from metaserver.repair import Repair
 from metaserver.repair_policy import DEFAULT_REPAIR, RepairPolicy
-from metaserver.storage import StorageCalls
+from metaserver.storage import CALL_TIMEOUT_S, StorageCalls
 from metaserver.store.waist import Store
 from metaserver.times import Clock
 from metaserver.transaction import Transaction
@@ -152,9 +152,11 @@ class CommitsAtOnce(Committer):
 
 @dataclass
 class Targets(StorageCalls):
-    """What targets were asked. `deaf`: they never answer; `ended`: nothing listens there."""
+    """What targets were asked. `deaf`: they never answer; `ended`: nothing listens there; `hung`:
+    their disks do nothing, so that a cut there ends after CALL_TIMEOUT_S."""
 
     deaf: set[int] = field(default_factory=set)
+    hung: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     incarnations: dict[int, int] = field(default_factory=dict)
     told: list[ObjectName] = field(default_factory=list)
@@ -176,9 +178,13 @@ class Targets(StorageCalls):
 
     async def cut_replicas(self, layout: Layout, size: int) -> dict[ObjectName, str]:
         failed: dict[ObjectName, str] = {}
+        if any(name.target in self.hung for name in names_of(layout)):
+            await trio.sleep(CALL_TIMEOUT_S)  # all are asked at the same time
         for name in names_of(layout):
             try:
                 await self._reach(name.target)
+                if name.target in self.hung:
+                    raise TransportError("no answer")
             except TransportError as error:
                 failed[name] = str(error)
             else:

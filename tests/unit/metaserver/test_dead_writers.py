@@ -17,6 +17,7 @@ from metaserver.eviction import Eviction
 from metaserver.membership import ANSWERING_S, Node
 from metaserver.namespace.replicas import names_of
 from metaserver.records import ObjectName
+from metaserver.storage import CALL_TIMEOUT_S
 from metaserver.truncation import UNREACHABLE_S, Truncation
 from metaserver.unsynced import Unsynced
 
@@ -127,13 +128,27 @@ async def test_a_cut_does_not_wait_long_for_a_replica_that_cannot_be_cut(
     async with tasks_of(bench, targets):
         await trio.sleep(UNREACHABLE_S - 1)
         assert client.received() == [] and count_of(bench, ino) == [2, 2, 2]
-        await trio.sleep(5)
+        await trio.sleep(2)
         assert 2 not in {name.target for name in names_of(bench.layout(ino))}
         assert client.received() == [], "clients may get an answer from it"
         targets.deaf = set()
         await trio.sleep(5)
     assert client.take()
     resize(client, ino, 0)
+    assert bench.faults() == []
+
+
+async def test_a_cut_waits_once_for_a_disk_that_hangs(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """Its server still answers what is no matter of the disk."""
+    ino = grown(client)
+    targets = Targets(hung={2})
+    resize(client, ino, 1)
+    async with tasks_of(bench, targets):
+        await trio.sleep(CALL_TIMEOUT_S + 1)
+        assert client.take()
+    assert 2 not in {name.target for name in names_of(bench.layout(ino))}
     assert bench.faults() == []
 
 

@@ -90,10 +90,13 @@ class Eviction:
         silent = services.membership.expire(self._now().now_s)
         for node in silent:
             self._log.warning("storage server is down", node=node.id, name=node.name)
+        ended = services.membership.note_ended(self._now().now_s)
+        for node in ended:
+            self._log.info("the connection of a storage server ended", node=node.id, name=node.name)
         joined = let_join(services)
         for target in joined:
             self._log.info("new files go to a target that came", target=target.id)
-        if silent or joined:
+        if silent or ended or joined:
             self._engine.system(lambda tx, context: bump_map_epoch(tx, services))
 
     def _evict(self, session: Session, tasks: trio.Nursery) -> None:

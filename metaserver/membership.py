@@ -39,6 +39,7 @@ from metaserver.placement import GOLDEN, ONE_REPLICA, U64, Placement, ReplicaPol
 
 NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
 ANSWERING_S: Final = 4.0  # one that was heard in that time counts on: others may be dropped
+ENDED_S: Final = 2.0  # one whose connection has ended, and that was silent since, gets no new files
 _FULL_SHARE: Final = 100  # full below 1/100 of free space ...
 _ROOM_SHARE: Final = 50  # ... until 1/50 is free again
 _COPIES_SHARE: Final = 10  # no copies go to a target of which less than 1/10 is free
@@ -135,6 +136,7 @@ class Membership:
         self._nodes: dict[NodeId, Node] = {}
         self._targets: dict[TargetId, Target] = {}
         self._down: set[NodeId] = set()
+        self._ended: set[NodeId] = set()  # their leases may last, but nothing is begun there
         self._places: list[TargetId] = []  # targets that may get new files, in order of ids
         self._replica_targets: list[TargetId] = []  # those of them that may get new replicas
         self._placement: Placement | None = None  # of these; None: it is made when it is needed
@@ -198,9 +200,10 @@ class Membership:
     def put_node(self, node: Node) -> bool:
         """Adds or updates a node. Returns True if the cluster map has changed."""
         old = self._nodes.get(node.id)
-        was_down = node.id in self._down
+        was_down = not self._is_there(node.id)
         self._nodes[node.id] = node
         self._down.discard(node.id)
+        self._ended.discard(node.id)
         self._choose_places()
         return old is None or old.address != node.address or was_down
 
@@ -234,8 +237,9 @@ class Membership:
         """Takes a heartbeat. Returns True if the cluster map has changed."""
         known = self._nodes[node]
         known.heard_s = now_s
-        changed = node in self._down
+        changed = not self._is_there(node)
         self._down.discard(node)
+        self._ended.discard(node)
         for report in reports:
             changed |= self._reported(node, report)
         if changed:
@@ -273,6 +277,25 @@ class Membership:
             self._suspects = suspects
             self._choose_places()
         return silent
+
+    def note_ended(self, now_s: float) -> list[Node]:
+        """Takes nodes for ended whose connections are: most likely their processes are, too, or
+        their hosts. Returns those. Only when they are down nobody gets an answer from them."""
+        ended = [
+            node
+            for node in self._nodes.values()
+            if self._is_there(node.id)
+            and node.connection is not None
+            and not node.connection.is_open
+            and now_s - node.heard_s > ENDED_S
+        ]
+        self._ended.update(node.id for node in ended)
+        if ended:
+            self._choose_places()
+        return ended
+
+    def _is_there(self, node: NodeId) -> bool:
+        return node not in self._down and node not in self._ended
 
     def set_draining(self, targets: Iterable[int], wanted: bool) -> list[Target]:
         """Closes targets to new files, or opens them again. Returns those whose state has changed.
@@ -359,6 +382,8 @@ class Membership:
         """Chooses the targets of a new file with so many replicas, stripe-major. Raises ENOSPC if
         too few failure domains are there, unless the policy lets places be VACANT."""
         placement = self._placement or self._place_of_replicas()
+        if placement.domain_count < replicas and self._ended:
+            placement = self._place_at(self._replica_targets + self._ended_targets())
         count = placement.domain_count
         if count < replicas and not (count and self.policy.degraded_ok):
             raise FsError(
@@ -482,11 +507,28 @@ class Membership:
 
     def _place_of_replicas(self) -> Placement:
         if self._placement is None:
-            targets = [self._targets[target] for target in self._replica_targets]
-            self._placement = Placement(
-                [Spot(t.id, self._nodes[t.node].domain, weight_of(t.bytes_free)) for t in targets]
-            )
+            self._placement = self._place_at(self._replica_targets)
         return self._placement
+
+    def _place_at(self, numbers: Iterable[TargetId]) -> Placement:
+        targets = [self._targets[number] for number in numbers]
+        return Placement(
+            [Spot(t.id, self._nodes[t.node].domain, weight_of(t.bytes_free)) for t in targets]
+        )
+
+    def _ended_targets(self) -> list[TargetId]:
+        """Those that would take replicas if their nodes, which may just be restarting, were
+        there."""
+        return sorted(
+            target.id
+            for target in self._targets.values()
+            if target.node in self._ended - self._down
+            and target.is_served
+            and target.is_open
+            and not target.is_full
+            and not target.joining_epoch
+            and self._takes_replicas(target.id)
+        )
 
     # ---- reports -------------------------------------------------------------------------
 
@@ -516,7 +558,7 @@ class Membership:
         return TargetState.FULL if target.is_full else TargetState.UP
 
     def _is_up(self, target: Target) -> bool:
-        return target.is_served and target.node not in self._down
+        return target.is_served and self._is_there(target.node)
 
     def files_free(self) -> int:
         """The number of new objects for which the targets open to new files have inodes."""

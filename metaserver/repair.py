@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from fscommon.layout.attributes import LEASE_DATA_EXCLUSIVE
 from fscommon.observe.log import Log, RateLimit
 from fscommon.types import Ino
 from metaserver.background import Background
@@ -49,6 +50,9 @@ LOOK_S: Final = 5.0  # until the metaserver is asked again whether its recovery 
 # this: a job is in its writers' way.
 RETRY_S: Final = 30.0
 WRITTEN_S: Final = 5.0  # the same, if it was being written
+# A file that somebody writes is left alone for so long: the writer may still wait for the target
+# whose replica was dropped, and could not give the file up at once.
+LEFT_ALONE_S: Final = 6.0
 HOLD_S: Final = 2.0  # a writer waits so long, when a job has failed before because of writers
 NOTE_S: Final = 5.0  # between two records of a job
 _FOUND_MAX: Final = 512  # records of one look
@@ -83,6 +87,7 @@ class Repair:
         self._after = b""  # the record with which the last look ended
         self._resting: dict[Ino, float] = {}  # files whose jobs have failed, until these times
         self._written: set[Ino] = set()  # of these, files that were being written
+        self._left_alone: dict[Ino, float] = {}  # files that are being written, since these times
         self._under_way: set[Ino] = set()
         self._found: deque[Ino] = deque()  # files that lack replicas, to be begun next
         self._walks: dict[int, Walk] = {}
@@ -148,14 +153,15 @@ class Repair:
         """Returns files that lack replicas and can get some now, the most endangered first."""
         found: list[Ino] = []
         whys: list[str] = []
-        if len(self._resting) > _RESTING_MAX:
-            self._resting.clear()
+        for times in (self._resting, self._left_alone):
+            if len(times) > _RESTING_MAX:
+                times.clear()
 
         def look(tx: Transaction, context: Context) -> None:
             for ino in self._lacking_files(tx):
                 if len(found) >= most:
                     break
-                if ino in self._under_way or self._is_resting(ino) or ino in found:
+                if ino in found or not self._may_begin(context, ino):
                     continue
                 try:
                     if of_lacking(tx, context, ino, self._copier.receiving) is not None:
@@ -197,6 +203,18 @@ class Repair:
     def _is_resting(self, ino: Ino) -> bool:
         return self._resting.get(ino, 0.0) > trio.current_time()
 
+    def _may_begin(self, context: Context, ino: Ino) -> bool:
+        if ino in self._under_way or self._is_resting(ino):
+            return False
+        return not self._is_left_alone(context, ino)
+
+    def _is_left_alone(self, context: Context, ino: Ino) -> bool:
+        if not context.services.leases.is_held(ino, LEASE_DATA_EXCLUSIVE):
+            self._left_alone.pop(ino, None)
+            return False
+        now_s = trio.current_time()
+        return now_s < self._left_alone.setdefault(ino, now_s) + LEFT_ALONE_S
+
     async def _copy(self, job: Job, ino: Ino, choose: Choose) -> Copied:
         self._under_way.add(ino)
         try:
@@ -206,6 +224,7 @@ class Repair:
             self._under_way.discard(ino)
         now_s = self._now().now_s
         self._written.discard(ino)
+        self._left_alone.pop(ino, None)
         if not copied.why:
             self._resting.pop(ino, None)
             job.has_done(now_s, files=0 if copied.is_needless else 1, moved=copied.moved)

@@ -23,7 +23,7 @@ from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.replicas import change_layout, names_of, next_epoch, stripe_of
 from metaserver.records import ObjectName, PlanRecord, lone_name, plan_key
-from metaserver.repair import LOOK_S, RETRY_S, Repair
+from metaserver.repair import LEFT_ALONE_S, LOOK_S, RETRY_S, Repair
 from metaserver.sessions import SYSTEM_SESSION
 from metaserver.transaction import Transaction
 
@@ -353,6 +353,20 @@ async def test_a_job_that_failed_is_not_tried_again_at_once(
     assert repair.candidates() == [ino] and not await repair.repair(ino)
     assert repair.candidates() == []
     await trio.sleep(RETRY_S)
+    assert repair.candidates() == [ino]
+
+
+async def test_a_file_that_is_being_written_is_left_alone_for_a_while(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """Its writer may still wait for the target that was dropped."""
+    ino = degraded(bench, client)
+    opened(client, ino)
+    repair = repair_of(bench, Copiers())
+    assert repair.candidates() == []
+    await trio.sleep(LEFT_ALONE_S - 0.1)
+    assert repair.candidates() == []
+    await trio.sleep(0.2)
     assert repair.candidates() == [ino]
 
 

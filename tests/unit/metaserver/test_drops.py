@@ -34,7 +34,7 @@ from fscommon.wire.servers import DROPPED_MAX, DroppedNames, TargetDropped
 from metaserver.context import Context
 from metaserver.dropping import ANSWER_S_MAX
 from metaserver.drops import SUSPECT_S, SUSPECT_TARGETS, Drops
-from metaserver.membership import ANSWERING_S
+from metaserver.membership import ANSWERING_S, ENDED_S, TargetState
 from metaserver.namespace.replicas import (
     change_layout,
     droppable,
@@ -263,6 +263,30 @@ async def test_the_process_of_the_target_may_end_instead(
             bench.engine.closed(bench.servers[lost].connection)
         client.send(Op.DROP_REPLICAS, drop_of(ino, seen, lost))
         assert (await answer(client, 5.0) is not None) == is_cut
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_a_server_whose_connection_has_ended_gets_no_new_files(nodes: int) -> None:
+    """Unless there are too few others: it may just be restarting."""
+    bench = MirrorBench(nodes=nodes)
+    membership = bench.engine.services.membership
+    bench.engine.closed(bench.servers[2].connection)
+
+    def note_ended() -> list[int]:
+        return [node.id for node in membership.note_ended(bench.now_s)]
+
+    assert note_ended() == []
+    bench.now_s += ENDED_S + 0.1
+    bench.beat(2)
+    assert (note_ended(), note_ended()) == ([2], [])
+    assert membership.state(membership.targets()[1]) is TargetState.DOWN
+    assert not membership.cannot_answer(2), "its lease has not run out"
+    used = {one for number in range(50) for one in membership.place_replicas(number, 1, 2)}
+    assert used == ({1, 2} if nodes == 2 else {1, 3})
+    bench.join(2)
+    assert membership.state(membership.targets()[1]) is TargetState.UP
+    used = {one for number in range(50) for one in membership.place_replicas(number, 1, 2)}
+    assert used == set(range(1, nodes + 1))
 
 
 async def test_nobody_waits_for_ever(

@@ -84,7 +84,7 @@ class Replicas:
         self._births = births
         births.born_closed = self.born_closed
         self._log = log
-        self._dropping: set[int] = set()
+        self._dropping: dict[int, list[bytes]] = {}  # by inode: the event in work, and the next
         self._told: dict[int, RateLimit] = {}  # by target
         self._closed: dict[int, int] = {}  # the serial number of the CLOSE of each unsynced file
         self._synced: dict[int, int] = {}  # of those that are to be told
@@ -98,15 +98,20 @@ class Replicas:
 
     async def drop(self, ino: int, payload: bytes) -> None:
         """A DROP_REPLICAS event."""
-        if ino in self._dropping:  # lanes repeat what is left
+        events = self._dropping.get(ino)
+        if events is not None:  # lanes repeat what is not dropped in the end
+            if payload not in events:
+                events.append(payload)
             return
-        self._dropping.add(ino)
+        events = self._dropping[ino] = [payload]
         try:
-            await self._drop(ino, payload)
+            while events:
+                await self._drop(ino, events[0])
+                events.pop(0)
         except FsError as error:
             self._log(f"inode {ino}: replicas that fail could not be dropped: {error}")
         finally:
-            self._dropping.discard(ino)
+            del self._dropping[ino]
 
     async def _drop(self, ino: int, payload: bytes) -> None:
         self._births.flush()  # the metaserver may not know the file yet

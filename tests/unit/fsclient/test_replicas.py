@@ -4,6 +4,7 @@ import os
 import struct
 
 import pytest
+import trio
 
 from fsclient.fs.drains import Extent
 from fscommon.errors import FsError, Status
@@ -23,6 +24,7 @@ LEFT = Layout(
     FILE_ID, 1 << 20, 1, (7, 0), 2, truncate_epoch=3, generations=(0, 2), generation_last=2
 )
 LOST = (2 << 8, 8)  # the number of the object, and its target
+OTHER = (0, 7)
 
 
 def opened(of: Layout) -> Opened:
@@ -67,6 +69,16 @@ async def test_a_drop_that_is_refused_is_no_error(world: World) -> None:
     await world.fs.files.replicas.drop(INO, dropping(LOST))
     assert len(world.meta.requests(Op.DROP_REPLICAS)) == 2, "lanes ask again"
     assert world.fs.files.replicas.dropped_count == 0
+
+
+async def test_what_fails_during_a_drop_is_dropped_at_once_behind_it(world: World) -> None:
+    """A server that is lost may have several targets; lanes would ask again only after 2 s."""
+    world.meta.answers[Op.DROP_REPLICAS] = opened(BOTH)
+    async with trio.open_nursery() as tasks:
+        for row in (LOST, OTHER, OTHER):
+            tasks.start_soon(world.fs.files.replicas.drop, INO, dropping(row))
+    rows = [one.targets for one in world.meta.requests(Op.DROP_REPLICAS)]
+    assert sorted(rows) == [(7,), (8,)]
 
 
 async def test_many_rows_go_in_several_requests(world: World) -> None:

@@ -493,8 +493,8 @@ class ClusterMap:
     targets: Annotated[tuple[TargetEntry, ...], Many]
 
     def open_targets(self) -> set[int]:
-        """The targets that get new files, as far as they are up."""
-        closed = ("draining", "joining", "full", "lost")
+        """The targets that get new files."""
+        closed = ("down", "draining", "joining", "full", "lost")
         return {row.target for row in self.targets if row.state not in closed}
 
 

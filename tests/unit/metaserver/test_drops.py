@@ -281,6 +281,7 @@ def test_a_server_whose_connection_has_ended_gets_no_new_files(nodes: int) -> No
     assert (note_ended(), note_ended()) == ([2], [])
     assert membership.state(membership.targets()[1]) is TargetState.DOWN
     assert not membership.cannot_answer(2), "its lease has not run out"
+    assert membership.map().open_targets() == {1, 3} & set(range(1, nodes + 1))
     used = {one for number in range(50) for one in membership.place_replicas(number, 1, 2)}
     assert used == ({1, 2} if nodes == 2 else {1, 3})
     bench.join(2)

@@ -1,13 +1,14 @@
-"""What a metaserver's configuration says of its journal, and how a door to it is opened."""
+"""What a metaserver's configuration says of its journal, and how a door to it is opened.
+
+The client library of an engine is imported when a journal in it is opened: most metaservers have no
+journal, and would spend a third of their start on both libraries.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metaserver.store.journal import Journal
 from metaserver.store.journals.address import JournalAddress
-from metaserver.store.journals.etcd import EtcdJournal
-from metaserver.store.journals.etcd_gateway import EtcdSettings
-from metaserver.store.journals.postgresql import PostgresqlJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,14 @@ class JournalSettings:
 def open_journal(settings: JournalSettings) -> Journal:
     """Connects at the first call. Raises ConfigError, ValueError."""
     if not settings.address.is_etcd:
+        from metaserver.store.journals.postgresql import PostgresqlJournal  # noqa: PLC0415
+
         return PostgresqlJournal(
             settings.address.text, password_file=settings.password_file, timeout_s=2.0
         )
+    from metaserver.store.journals.etcd import EtcdJournal  # noqa: PLC0415
+    from metaserver.store.journals.etcd_gateway import EtcdSettings  # noqa: PLC0415
+
     return EtcdJournal(
         EtcdSettings(
             settings.address.endpoints,

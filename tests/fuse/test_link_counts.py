@@ -15,7 +15,7 @@ from tests.cluster.cluster import Cluster
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
-ROUNDS = 300
+ROUNDS = 100
 
 # Opens FILE-N as soon as it is told to, and reports its link count when it is told that the name
 # was removed.
@@ -78,7 +78,7 @@ def test_opened_while_it_is_unlinked(
     looks_first: bool,
 ) -> None:
     there = lasting / workdir.relative_to(cluster.mount_path) if elsewhere else workdir
-    rounds = ROUNDS * 20 if full else ROUNDS
+    rounds = ROUNDS * 60 if full else ROUNDS
     opened, wrong = _race(workdir, there, rounds, looks_first=looks_first)
     assert not wrong, wrong[:10]
     print(f"opened in time {opened} times of {rounds}")

@@ -8,6 +8,7 @@ import ctypes
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,10 @@ class PlainWrites:
     ],
 )
 def test_what_was_written_is_read(
-    workdir: Path, kind: type[Writes] | type[PlainWrites], flags: int
+    workdir: Path,
+    kind: type[Writes] | type[PlainWrites],
+    flags: int,
+    sized: Callable[[int, int], int],
 ) -> None:
     path = workdir / "file"
     path.write_bytes(bytes(BLOCKS * BLOCK))
@@ -132,7 +136,7 @@ def test_what_was_written_is_read(
         thread.start()
     stale = []
     try:
-        for value in range(1, 200):
+        for value in range(1, sized(80, 200)):
             writes.write(value)
             seen = os.pread(reader, BLOCKS * BLOCK, 0)
             if seen != bytes([value]) * (BLOCKS * BLOCK):

@@ -133,7 +133,7 @@ def test_metaserver_killed_between_answer_and_commit(
     folder.mkdir()
     chance = random.Random(5)
     answered: set[str] = set()
-    for round_ in range(sized(8, 50)):
+    for round_ in range(sized(4, 50)):
         answered |= _burst_and_kill(cluster, folder, round_, chance)
         there = set(os.listdir(folder))
         assert answered - there == set(), f"round {round_}: answered, then gone"

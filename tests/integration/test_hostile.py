@@ -49,7 +49,7 @@ def storage() -> Iterator[Cluster]:
 
 
 async def test_no_bytes_end_a_server(servers: Cluster, sized: Callable[[int, int], int]) -> None:
-    faults = await run(servers, 31, KINDS, ALL_OPS, sized(24, 600))
+    faults = await run(servers, 31, KINDS, ALL_OPS, sized(12, 600))
     assert faults == []
 
 
@@ -59,4 +59,4 @@ async def test_no_bytes_end_a_storage_server(
     """Frames do not exhaust the server's memory, create objects of no file, or delay honest
     clients."""
     kinds = data_run.KINDS
-    assert await data_run.run(storage, 31, kinds, data_requests.CODES, sized(16, 600)) == []
+    assert await data_run.run(storage, 31, kinds, data_requests.CODES, sized(8, 600)) == []

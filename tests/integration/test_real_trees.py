@@ -73,8 +73,8 @@ def source_tree(localdir: Path, full: bool) -> Path:
         _run("cp", "-a", "/usr/share", tree / "share")
         _run("cp", "-a", ROOT / ".venv", tree / "venv")
         return tree
-    _copy_some(Path("/usr/share"), tree / "share", 1000)
-    _copy_some(ROOT / ".venv", tree / "venv", 500)
+    _copy_some(Path("/usr/share"), tree / "share", 500)
+    _copy_some(ROOT / ".venv", tree / "venv", 250)
     return tree
 
 

@@ -197,7 +197,7 @@ def test_bytes_are_those_of_a_local_folder(
     cluster: Cluster, workdir: Path, localdir: Path, sized: Callable[[int, int], int]
 ) -> None:
     @settings(
-        max_examples=sized(60, 2000),
+        max_examples=sized(30, 2000),
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),

@@ -14,4 +14,4 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(1800)]
 
 def test_two_processes_on_one_file(workdir: Path, sized: Callable[[int, int], int]) -> None:
     seed = int(os.environ.get("BRAIDFS_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
-    assert fsx.run([workdir / "fsx"] * 2, sized(5000, 100_000), seed)
+    assert fsx.run([workdir / "fsx"] * 2, sized(2500, 100_000), seed)

@@ -47,6 +47,7 @@ def of_lacking(
     if inode is None or not inode.is_file or lack_of(inode.tail) is None:
         return None
     layout = inode.layout()
+    _check_all_answer(context, layout)
     check_power(tx, context, ino, layout, (one.target for one in layout.replicas()))
     counts = counts_of(layout)
     places: list[tuple[int, int]] = []
@@ -101,6 +102,16 @@ def _place(
     return context.services.membership.place_of_copy(
         layout.file_id + stripe, present, context.now_s, receiving
     )
+
+
+def _check_all_answer(context: Context, layout: Layout) -> None:
+    """All replicas that stay are synced, and get another epoch: without that there is no copy, and
+    the file would have been recalled from its writer for nothing."""
+    for target in sorted({one.target for one in layout.replicas()}):
+        if not context.services.membership.is_answering(target, context.now_s):
+            raise GivenUpError(
+                f"target {target}, which has others of its replicas, does not answer"
+            )
 
 
 def _check_clients(context: Context) -> None:

@@ -19,6 +19,7 @@ from fscommon.wire.messages import SET_SIZE, Empty, SetAttr, SetXattr, Unlink
 from fscommon.wire.ops import Op
 from metaserver.claims import CLAIM_S
 from metaserver.context import Context
+from metaserver.membership import ANSWERING_S
 from metaserver.namespace.copies import Plan, add, give_up, is_claimed, plan
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.replicas import change_layout, names_of, next_epoch, stripe_of
@@ -367,6 +368,21 @@ async def test_a_file_that_is_being_written_is_left_alone_for_a_while(
     await trio.sleep(LEFT_ALONE_S - 0.1)
     assert repair.candidates() == []
     await trio.sleep(0.2)
+    assert repair.candidates() == [ino]
+
+
+async def test_a_file_whose_other_replicas_do_not_answer_is_left_alone(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """They could not be synced, and its writer would be recalled for nothing."""
+    ino = degraded(bench, client)
+    repair = repair_of(bench, Copiers())
+    stays = names_of(bench.layout(ino))[0].target
+    bench.now_s += ANSWERING_S
+    bench.beat(stays)
+    assert repair.candidates() == []
+    assert f"target {stays}, which has" in bench.engine.services.jobs.repair.because
+    bench.beat()
     assert repair.candidates() == [ino]
 
 

@@ -18,6 +18,7 @@ from fscommon.layout.attributes import LEASE_DATA, unpack_attributes
 from fscommon.layout.layout import Layout
 from fscommon.types import Ino
 from fscommon.wire.admin import TargetSet
+from fscommon.wire.codec import decode
 from fscommon.wire.jobs import JobSet, TargetRemove
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.messages import Close, Create, Empty, SetXattr
@@ -26,7 +27,7 @@ from fscommon.wire.ops import Op
 from metaserver.jobs import DRAIN, REBUILD
 from metaserver.namespace.replicas import names_of
 from metaserver.placement import ReplicaPolicy
-from metaserver.records import ObjectName, dropped_name
+from metaserver.records import ObjectName, PlanRecord, dropped_name
 from metaserver.repair import Repair
 from metaserver.repair_policy import RepairPolicy
 from tests.unit.metaserver.bench import ROOT, USER, Client
@@ -39,6 +40,7 @@ FULL: Final = 5  # it is nearly full, and gets no copies
 SINGLE: Final = b"single"  # a file with one replica
 POLICY: Final = RepairPolicy(rebuild_after_s=30)
 SETTLED_S: Final = 400.0
+NEXT_MOVE_S: Final = 30.0
 
 
 class JobCalls(SimCalls):
@@ -60,11 +62,12 @@ class JobCalls(SimCalls):
 
 
 class JobClient(SimClient):
-    """It remembers the first view of each file that it has seen, and reads by it now and then."""
+    """It remembers the first view of each file that it has seen, and reads by it now and then.
+    views: those that it has from before the metaserver's restart."""
 
-    def __init__(self, world: "JobsWorld") -> None:
+    def __init__(self, world: "JobsWorld", views: dict[Ino, Layout]) -> None:
         super().__init__(world)
-        self.views: dict[Ino, Layout] = {}
+        self.views = views
 
     async def _open(self, file: FileState, *, writable: bool) -> Layout | None:
         view = await super()._open(file, writable=writable)
@@ -107,6 +110,7 @@ class JobsWorld(World):
         self.calls = JobCalls()
         self.calls.world = self
         self.lost: int | None = None
+        self.views: list[dict[Ino, Layout]] = [{}, {}, {}]  # of each client
 
     @staticmethod
     def _bench(**options: Any) -> LiveBench:
@@ -129,12 +133,28 @@ class JobsWorld(World):
             async with trio.open_nursery() as tasks:
                 self._start(tasks)
                 await self._live(seconds / PARTS)
+                if part < PARTS - 1:
+                    await self._amid_a_move()
                 if part == PARTS - 1:
                     self._heal()
                     self._resume()
                     await trio.sleep(SETTLED_S)
                     self.check_whole()
                 tasks.cancel_scope.cancel()
+
+    async def _amid_a_move(self) -> None:
+        """Waits until replicas have left a layout whose names still answer: the metaserver ends
+        then, and their targets do not hear of the next one at once."""
+        self._drain(self.chance.choice(list(self.targets.values())), JobClient(self, {}))
+        with trio.move_on_after(NEXT_MOVE_S):
+            while not (names := self._unsettled()):  # noqa: ASYNC110 - it has no event
+                await trio.sleep(0.02)
+            for name in names:
+                self.targets[name.target].is_silent = True
+
+    def _unsettled(self) -> list[ObjectName]:
+        plans = [decode(PlanRecord, value) for _, value in self.bench.records(b"C")]
+        return [name for one in plans if one.is_added for name in one.gone()]
 
     def _make_files(self) -> None:
         maker = self.bench.writer()
@@ -147,7 +167,7 @@ class JobsWorld(World):
         maker.call(Op.SESSION_CLOSE, Empty())
 
     def _clients(self) -> list[SimClient]:
-        return [JobClient(self) for _ in range(3)]
+        return [JobClient(self, views) for views in self.views]
 
     def _repair(self, dropping: Any) -> Repair:
         return Repair(background(self.bench, self.calls), dropping, POLICY)
@@ -222,7 +242,7 @@ class JobsWorld(World):
                 target.is_alive = False
 
     def _resume(self) -> None:
-        self._unpause(self.targets[1], JobClient(self))
+        self._unpause(self.targets[1], JobClient(self, {}))
 
     # ---- what must be the case -----------------------------------------------------------
 

@@ -16,12 +16,15 @@ from fscommon.wire.leases import ReturnItem
 from fscommon.wire.messages import SET_SIZE, Empty, Open, SetAttr, Unlink
 from fscommon.wire.ops import Op
 from fscommon.wire.servers import Register, Registered
-from metaserver.namespace.places import RESENT_S
+from metaserver.boot import Settings
+from metaserver.context import Context
+from metaserver.namespace.places import RESENT_S, GivenUpError, of_moving
 from metaserver.namespace.replicas import names_of
 from metaserver.placement import ReplicaPolicy
 from metaserver.records import ObjectName, lacking_place
 from metaserver.repair import HOLD_S
 from metaserver.sessions import SYSTEM_SESSION
+from metaserver.transaction import Transaction
 
 from .bench import ROOT
 from .job_bench import (
@@ -187,6 +190,37 @@ async def test_a_target_that_comes_back_is_drained_later(
             renewed(bench, client)
             await trio.sleep(1)
         assert row(bench, "drain").state == "done"
+
+
+@pytest.mark.parametrize("settings", [ONE, TWO], ids=["one replica", "two"])
+async def test_a_file_of_which_somebody_may_hold_bytes_does_not_move_off_what_lost_power(
+    autojump_clock: MockClock, settings: Settings
+) -> None:
+    """Of a file with a record of version 1 nothing is noted; of the other one all is durable."""
+    bench = LiveBench(nodes=4, settings=settings)
+    ino = next(one for one in files(bench, 12) if 2 in bench.layout(one).targets)
+
+    def why_not() -> str:
+        whys: list[str] = []
+
+        def choose(tx: Transaction, context: Context) -> None:
+            try:
+                assert of_moving(tx, context, ino, 2, {}) is not None
+            except GivenUpError as error:
+                whys.append(str(error))
+
+        bench.engine.system(choose, bench.time())
+        return "".join(whys)
+
+    assert why_not() == ""
+    bench.join(2, 2)
+    for _ in range(int(RESENT_S) - 2):
+        assert ("lost power a moment ago" in why_not()) is not bench.layout(ino).is_replicated
+        for node in FOUR:
+            bench.join(node, 2 if node == 2 else 1)
+        await trio.sleep(1)
+    await trio.sleep(4)
+    assert "lost power" not in why_not()
 
 
 async def test_a_file_that_is_written_is_moved_all_the_same(

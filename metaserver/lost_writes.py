@@ -1,11 +1,13 @@
 """Cuts files to their committed size when their writer is gone: more may have been written."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from fscommon.layout.attributes import LEASE_DATA_EXCLUSIVE
 from fscommon.layout.layout import is_replicated
-from fscommon.types import Ino, SessionId
+from fscommon.types import Ino, SessionId, TargetId
 from metaserver.context import Context
+from metaserver.membership import Membership
 from metaserver.namespace.inode import Inode, find, load, save
 from metaserver.namespace.replicas import keep_one, next_epoch
 from metaserver.records import Intent, intent_key, writer_key
@@ -31,13 +33,24 @@ def _made_whole(tx: Transaction, context: Context, session: SessionId, ino: Ino)
     is_held = services.leases.held(session, ino) & LEASE_DATA_EXCLUSIVE
     if not is_held and _is_written(tx, context, ino, session):
         return False
-    now_s = context.now_s
-    if not keep_one(tx, ino, lambda one: services.membership.is_answering(one, now_s)):
-        keep_one(tx, ino, lambda one: True)
+    membership, now_s = services.membership, context.now_s
+    choices: tuple[Callable[[int], bool], ...] = (
+        lambda one: membership.is_answering(one, now_s),
+        lambda one: _may_come_back(membership, one),
+        lambda one: True,
+    )
+    for may_stay in choices:
+        if keep_one(tx, ino, may_stay):
+            break
     inode = load(tx, ino)
     if ino not in services.intents:
         _cut_to_committed(tx, context, inode)
     return True
+
+
+def _may_come_back(membership: Membership, number: int) -> bool:
+    target = membership.target(TargetId(number))
+    return target is not None and not target.is_lost
 
 
 def give_up_written(tx: Transaction, context: Context, session: SessionId, ino: Ino) -> None:

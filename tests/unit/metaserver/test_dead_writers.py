@@ -14,6 +14,7 @@ from fscommon.wire.messages import SET_SIZE, Empty, SessionOpen, SetAttr
 from fscommon.wire.ops import Op
 from fscommon.wire.replicas import Synced
 from metaserver.eviction import Eviction
+from metaserver.lost_writes import cut_lost
 from metaserver.membership import ANSWERING_S, Node
 from metaserver.namespace.replicas import names_of
 from metaserver.records import ObjectName
@@ -267,6 +268,21 @@ async def test_a_file_that_is_not_cut_is_made_whole_too(
     await evict(bench, client, targets, 10)
     assert count_of(bench, ino) == [1, 1, 1] and targets.cut == []
     assert set(targets.told) == every - set(names_of(bench.layout(ino)))
+
+
+def test_what_is_made_whole_is_on_no_target_that_was_given_up(
+    bench: MirrorBench, client: Client
+) -> None:
+    """No replica answers at the moment; the one that is kept may come back."""
+    ino = grown(client)
+    bench.lose(1, 2, 3)
+    membership = bench.engine.services.membership
+    assert membership.set_lost([1])
+    session = bench.engine.sessions.get(client.session)
+    assert session is not None
+    bench.engine.system(lambda tx, context: cut_lost(tx, context, session, (ino,)), bench.time())
+    assert count_of(bench, ino) == [1, 1, 1]
+    assert 1 not in {name.target for name in names_of(bench.layout(ino))}
 
 
 async def test_nobody_gets_the_file_before_it_is_whole(

@@ -29,7 +29,8 @@ _FILL = b"k" * 700
 _PACE_S = 0.05
 _KEPT_MAX = 1500  # names; then the oldest is replaced
 _STOP_S_MAX = 120.0 * PATIENCE
-_ROW = struct.Struct("dd")
+_ROW = struct.Struct("ddc")
+NAMES, READ, WRITE = b"n", b"r", b"w"  # what an operation is of: names and locks, bytes
 _CONTEXT = multiprocessing.get_context("fork")
 
 
@@ -38,6 +39,19 @@ class Wait(NamedTuple):
 
     began_s: float
     ended_s: float
+    kind: bytes
+
+
+class Notes:
+    """A local file to which processes append how long each operation took."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def add(self, began_s: float, kind: bytes, ended_s: float | None = None) -> None:
+        """ended_s: None means now."""
+        ended_s = time.monotonic() if ended_s is None else ended_s
+        os.write(self._fd, _ROW.pack(began_s, ended_s, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +65,19 @@ class Outcome:
 
 
 class Worker:
-    """folder: on a mount; the worker makes it. notes: a local file that does not exist yet."""
+    """folder: on a mount; the worker makes it. notes: a local file that does not exist yet. make:
+    what the worker does."""
 
-    def __init__(self, folder: Path, notes: Path) -> None:
+    def __init__(
+        self, folder: Path, notes: Path, make: "Callable[[Tools], Work] | None" = None
+    ) -> None:
         self.folder = folder
         self._notes = notes
         self._stop = _CONTEXT.Event()
         self._pipe, theirs = _CONTEXT.Pipe(duplex=False)
-        loop = _Loop(folder, notes, self._stop, theirs)
-        self._process = _CONTEXT.Process(target=loop.run, daemon=True)
         notes.touch()
+        work = (make or Names)(Tools(folder, notes, self._stop))
+        self._process = _CONTEXT.Process(target=work.run, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -74,8 +91,12 @@ class Worker:
     def has_ended(self) -> bool:
         return not self._process.is_alive()
 
-    def stop(self) -> Outcome:
+    def tell_to_stop(self) -> None:
+        """It ends after its present step."""
         self._stop.set()
+
+    def stop(self) -> Outcome:
+        self.tell_to_stop()
         if not self._pipe.poll(_STOP_S_MAX):
             self._process.kill()
             return Outcome({}, 0, f"the worker in {self.folder} does not come to an end")
@@ -84,45 +105,68 @@ class Worker:
         return outcome
 
 
-class _Loop:
-    """The process of a worker."""
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a worker's process has. folder: on a mount; it does not exist yet."""
 
-    def __init__(self, folder: Path, notes: Path, stop: Event, pipe: Connection) -> None:
-        self._folder = folder
-        self._notes_path = notes
-        self._stop = stop
-        self._pipe = pipe
-        self._kept: dict[str, bytes] = {}
-        self._synced = 0
+    folder: Path
+    notes_path: Path
+    stop: Event
 
-    def run(self) -> None:
+
+class Work:
+    """What the process of a worker does, until it is told to stop."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
+        self.folder = tools.folder
+        self.kept: dict[str, bytes] = {}
+        self.synced = 0
+
+    def run(self, pipe: Connection) -> None:
         error = ""
         try:
-            self._work()
+            self.notes = Notes(self.tools.notes_path)
+            self.folder.mkdir()
+            self.begin()
+            number = 0
+            while not self.tools.stop.is_set():
+                began_s = time.monotonic()
+                self.step(number)
+                number += 1
+                time.sleep(max(0.0, began_s + _PACE_S - time.monotonic()))
         except BaseException:
             error = traceback.format_exc()
-        self._pipe.send(Outcome(self._kept, self._synced, error))
+        pipe.send(Outcome(self.kept, self.synced, error))
         os._exit(0)
 
-    def _work(self) -> None:
-        self._notes = os.open(self._notes_path, os.O_WRONLY | os.O_APPEND)
-        self._folder.mkdir()
-        self._folder_fd = os.open(self._folder, os.O_RDONLY)
+    def begin(self) -> None:
+        """Before the first step."""
+
+    def step(self, number: int) -> None:
+        raise NotImplementedError
+
+    def timed(self, act: Callable[[], T], kind: bytes = NAMES) -> T:
+        began_s = time.monotonic()
+        result = act()
+        self.notes.add(began_s, kind)
+        return result
+
+
+class Names(Work):
+    """Makes, locks, writes, renames, reads and removes files, and keeps others open."""
+
+    def begin(self) -> None:
+        self._folder_fd = os.open(self.folder, os.O_RDONLY)
         self._held = [self._hold(f"held{number}") for number in range(HELD_FILES)]
-        number = 0
-        while not self._stop.is_set():
-            began_s = time.monotonic()
-            self._step(number)
-            number += 1
-            time.sleep(max(0.0, began_s + _PACE_S - time.monotonic()))
 
     def _hold(self, name: str) -> tuple[int, bytes]:
         content = os.urandom(_HELD_SIZE)
-        (self._folder / name).write_bytes(content)
-        fd = os.open(self._folder / name, os.O_RDONLY)
+        (self.folder / name).write_bytes(content)
+        fd = os.open(self.folder / name, os.O_RDONLY)
         os.fsync(fd)
-        self._kept[name] = content
-        self._synced += 1
+        self.kept[name] = content
+        self.synced += 1
         self._read_held(fd, content)
         return fd, content
 
@@ -130,32 +174,26 @@ class _Loop:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         assert os.pread(fd, _HELD_SIZE + 1, 0) == content, "an open file has other bytes"
 
-    def _timed(self, act: Callable[[], T]) -> T:
-        began_s = time.monotonic()
-        result = act()
-        os.write(self._notes, _ROW.pack(began_s, time.monotonic()))
-        return result
-
-    def _step(self, number: int) -> None:
+    def step(self, number: int) -> None:
         content = _FILL + str(number).encode()
-        made, path = self._folder / f"made{number}", self._folder / f"f{number % _KEPT_MAX}"
+        made, path = self.folder / f"made{number}", self.folder / f"f{number % _KEPT_MAX}"
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
-        fd = self._timed(lambda: os.open(made, flags, 0o644))
-        self._timed(lambda: fcntl.lockf(fd, fcntl.LOCK_EX))
-        self._timed(lambda: os.write(fd, content))
-        self._timed(lambda: os.fsync(fd))
-        self._timed(lambda: made.rename(path))
-        self._timed(lambda: os.fsync(self._folder_fd))
-        self._kept[path.name] = content
-        self._synced += 2
-        assert self._timed(lambda: os.pread(fd, 2000, 0)) == content
-        self._timed(lambda: os.close(fd))
+        fd = self.timed(lambda: os.open(made, flags, 0o644))
+        self.timed(lambda: fcntl.lockf(fd, fcntl.LOCK_EX))
+        self.timed(lambda: os.write(fd, content))
+        self.timed(lambda: os.fsync(fd))
+        self.timed(lambda: made.rename(path))
+        self.timed(lambda: os.fsync(self._folder_fd))
+        self.kept[path.name] = content
+        self.synced += 2
+        assert self.timed(lambda: os.pread(fd, 2000, 0)) == content
+        self.timed(lambda: os.close(fd))
         if number % 3 == 2:
             gone = f"f{(number - 1) % _KEPT_MAX}"
-            del self._kept[gone]
-            self._timed((self._folder / gone).unlink)
+            del self.kept[gone]
+            self.timed((self.folder / gone).unlink)
         held, bytes_of_held = self._held[number % HELD_FILES]
-        self._timed(lambda: self._read_held(held, bytes_of_held))
+        self.timed(lambda: self._read_held(held, bytes_of_held))
 
 
 def answered(worker: Worker, since_s: float, *, is_sudden: bool) -> float:

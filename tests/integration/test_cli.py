@@ -59,7 +59,7 @@ class Cli:
         self.cluster = cluster
         self.environment = {
             **os.environ,
-            "BRAIDFS_METASERVER": f"127.0.0.1:{cluster.plan.metaserver.port}",
+            "BRAIDFS_METASERVER": cluster.plan.metaserver_address,
             "BRAIDFS_KEY_FILE": str(cluster.plan.key_file),
             "BRAIDFS_ADMIN_CONFIG": "/nonexistent",
         }
@@ -71,7 +71,8 @@ class Cli:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            code = run_cli(program, [*map(str, words)])
+            place = self.cluster.plan.client_place
+            code = place.call(lambda: run_cli(program, [*map(str, words)]))
         return Ended(code, out.text(), err.text())
 
     def run(self, *words: object, code: int = 0) -> Ended:

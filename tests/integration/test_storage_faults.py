@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 from fscommon.errors import ConfigError
 from storageserver.targets import check_file_size
 from tests.cluster.cluster import Cluster
+from tests.cluster.loop_disk import LoopDisk, loop_disk
 from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
@@ -85,47 +85,27 @@ def _writes_again(path: Path) -> bool:
     return path.read_bytes() == b"z" * (8 << 20)
 
 
-@contextmanager
-def _disk(folder: Path, *options: str) -> Iterator[Path]:
-    """A real ext4 of 400 MiB on a loop device: its ENOSPC comes from the kernel."""
-    folder.mkdir()
-    image, disk = folder / "image", folder / "disk"
-    with image.open("wb") as file:
-        file.truncate(400 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-b", "4096", *options, str(image)], check=True)
-    disk.mkdir()
-    result = subprocess.run(["mount", "-o", "loop", image, disk], check=False, capture_output=True)
-    if result.returncode != 0:
-        pytest.skip(f"no loop devices here: {result.stderr.decode().strip()}")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
 @pytest.fixture
-def small_disk(localdir: Path) -> Iterator[Path]:
-    with _disk(localdir / "small") as disk:
+def small_disk(localdir: Path) -> Iterator[LoopDisk]:
+    with loop_disk(localdir / "small") as disk:
         yield disk
 
 
 @pytest.fixture
-def disks_of_few_inodes(localdir: Path) -> Iterator[tuple[Path, Path]]:
+def disks_of_few_inodes(localdir: Path) -> Iterator[tuple[LoopDisk, LoopDisk]]:
     """A target uses 256 of the inodes for directories."""
-    with _disk(localdir / "one", "-N", "600") as one, _disk(localdir / "two", "-N", "2000") as two:
+    with (
+        loop_disk(localdir / "one", "-N", "600") as one,
+        loop_disk(localdir / "two", "-N", "2000") as two,
+    ):
         yield one, two
 
 
-def _move_target(cluster: Cluster, server: int, disk: Path) -> None:
-    target = cluster.plan.target_path(cluster.plan.storageservers[server], 0)
-    (disk / "target").mkdir()
-    shutil.move(target, disk / "target" / "moved")
-    target.symlink_to(disk / "target" / "moved")
-
-
 @pytest.mark.expects_log("written bytes were lost: status 28 ")
-def test_full_disk_under_a_target(make_cluster: ClusterMaker, small_disk: Path) -> None:
+def test_full_disk_under_a_target(make_cluster: ClusterMaker, small_disk: LoopDisk) -> None:
     cluster = make_cluster(storage_servers=1, targets=1)
     cluster.stop()
-    _move_target(cluster, 0, small_disk)
+    small_disk.hold_target(cluster, 0)
     cluster.start()
     try:
         kept = random.Random(1).randbytes(5 << 20)
@@ -141,15 +121,15 @@ def test_full_disk_under_a_target(make_cluster: ClusterMaker, small_disk: Path) 
 
 @pytest.mark.expects_log("written bytes were lost: status 28 ")
 def test_a_target_without_inodes(
-    make_cluster: ClusterMaker, disks_of_few_inodes: tuple[Path, Path]
+    make_cluster: ClusterMaker, disks_of_few_inodes: tuple[LoopDisk, LoopDisk]
 ) -> None:
     cluster = make_cluster(storage_servers=2, targets=1, settings=SHORT_SESSIONS)
     cluster.stop()
     for server, disk in enumerate(disks_of_few_inodes):
-        _move_target(cluster, server, disk)
+        disk.hold_target(cluster, server)
     cluster.start()
     try:
-        _loses_its_inodes(Cli(cluster), disks_of_few_inodes[0])
+        _loses_its_inodes(Cli(cluster), disks_of_few_inodes[0].point)
     finally:
         cluster.stop()
 

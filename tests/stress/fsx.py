@@ -4,6 +4,7 @@ Each process has a descriptor of its own and takes turns under one lock, at rand
 them wrote, truncated or mapped, the other must read. Run by test_fsx.py, or by hand:
     python -m tests.stress.fsx FILE FILE --operations 100000 --seed 7
 The first difference prints the offset, the last operations, and the command that repeats them.
+With --notes how long each operation took is appended to a file (tests.cluster.workers).
 Not fuzzing of concurrent writes without order: their outcome has no oracle.
 """
 
@@ -14,11 +15,14 @@ import os
 import random
 import struct
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Lock
 from pathlib import Path
+
+from tests.cluster.workers import READ, WRITE, Notes
 
 FILE_MAX = 6 << 20
 PIECE_MAX = 300_000
@@ -35,6 +39,7 @@ OPERATIONS = (
     "drop",
 )
 WEIGHTS = (30, 30, 10, 10, 8, 5, 3, 3, 3)
+READING = ("read", "mapread")  # the others may write
 
 
 class DifferenceError(Exception):
@@ -49,6 +54,7 @@ class Player:
     path: Path
     copy: mmap.mmap
     chance: random.Random
+    notes: Notes | None = None
     fd: int = -1
     history: deque[str] = field(default_factory=lambda: deque(maxlen=30))
 
@@ -79,7 +85,10 @@ class Player:
         if self.chance.random() < 0.3:
             offset &= ~4095
         self.history.append(f"{os.getpid()} {name} offset={offset} length={length}")
+        began_s = time.monotonic()
         getattr(self, name)(offset, length)
+        if self.notes:
+            self.notes.add(began_s, READ if name in READING else WRITE)
         size = os.fstat(self.fd).st_size
         if size != self.size:
             raise DifferenceError(f"size is {size}, should be {self.size}")
@@ -151,8 +160,10 @@ class Player:
         os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _play(path: Path, copy: mmap.mmap, lock: Lock, seed: int, operations: int) -> None:
-    player = Player(path, copy, random.Random(seed))
+def _play(
+    path: Path, copy: mmap.mmap, lock: Lock, seed: int, operations: int, notes: Path | None
+) -> None:
+    player = Player(path, copy, random.Random(seed), Notes(notes) if notes else None)
     while True:
         with lock:
             size, done = HEADER.unpack_from(copy)
@@ -163,11 +174,12 @@ def _play(path: Path, copy: mmap.mmap, lock: Lock, seed: int, operations: int) -
             except BaseException as error:
                 HEADER.pack_into(copy, 0, size, operations)  # the other process stops too
                 print(f"operation {done}: {error!r}", *player.history, sep="\n  ", file=sys.stderr)
+                lock.release()
                 os._exit(1)
             HEADER.pack_into(copy, 0, HEADER.unpack_from(copy)[0], done + 1)
 
 
-def run(paths: Sequence[Path], operations: int, seed: int) -> bool:
+def run(paths: Sequence[Path], operations: int, seed: int, notes: Path | None = None) -> bool:
     """Runs one process for each path, all of them paths of one file. True when no difference was
     found; else the report is on stderr."""
     words = " ".join(map(str, paths))
@@ -178,7 +190,7 @@ def run(paths: Sequence[Path], operations: int, seed: int) -> bool:
     context = multiprocessing.get_context("fork")
     lock = context.Lock()
     players = [
-        context.Process(target=_play, args=(path, copy, lock, seed * 2 + number, operations))
+        context.Process(target=_play, args=(path, copy, lock, seed * 2 + number, operations, notes))
         for number, path in enumerate(paths)
     ]
     for player in players:
@@ -197,8 +209,9 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+", help="of one file, a process for each")
     parser.add_argument("--operations", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    parser.add_argument("--notes", type=Path)
     words = parser.parse_args()
-    sys.exit(0 if run(words.files, words.operations, words.seed) else 1)
+    sys.exit(0 if run(words.files, words.operations, words.seed, words.notes) else 1)
 
 
 if __name__ == "__main__":

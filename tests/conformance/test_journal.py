@@ -47,7 +47,7 @@ from tests.cluster.process import PATIENCE
 
 from .journal_chains import Appenders, new_nonce, read_all
 
-SILENT_TIMEOUT_S = 2.0
+SILENT_TIMEOUT_S = 1.0
 TIMEOUT_SLACK_S = 1.5 * PATIENCE
 MIB = 1 << 20
 

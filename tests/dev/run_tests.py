@@ -1,13 +1,12 @@
 """`./dev test`: the native tests by ctest, then everything else by pytest.
 
 The last line on the terminal is pytest's own summary. With arguments for pytest, only pytest runs;
-without them, tests that need no mount run in a process of their own meanwhile (tests.dev.beside).
+without them, a second process shares its tests with it (tests.dev.beside).
 """
 
 import os
 from collections.abc import Sequence
 
-from tests.dev.beside import FOLDERS
 from tests.dev.build import NATIVE_BUILD, build
 from tests.dev.steps import StepError, console, open_step, quiet_step, tool
 
@@ -19,15 +18,14 @@ FULL_NATIVE_TESTS = {"BRAIDFS_CUTS": "10000", "BRAIDFS_WORLD_SEEDS": "20000"}
 def test(full: bool, pytest_words: Sequence[str]) -> int:
     build(tests=True)
     native_ok = True if pytest_words else _native_tests(full)
-    alone = [f"--ignore={folder}" for folder in FOLDERS]
-    words = [*(["--full"] if full else []), *(pytest_words or ["-p", "tests.dev.beside", *alone])]
+    words = [*(["--full"] if full else []), *(pytest_words or ["-p", "tests.dev.beside"])]
     code = open_step([tool("python"), "-m", "pytest", *words])
     return code if native_ok else (code or 1)
 
 
 def _native_tests(full: bool) -> bool:
-    # They run one after another where there are few cores: some of them measure their own timeouts.
-    jobs = str(max(1, (os.cpu_count() or 2) // 2))
+    # Those that may measure their own timeouts run one after another (native/tests/CMakeLists.txt).
+    jobs = str(max(2, (os.cpu_count() or 2) // 2))
     command = ["ctest", "--test-dir", str(NATIVE_BUILD), "--output-on-failure", "-j", jobs]
     try:
         quiet_step("Native tests", command, environment=FULL_NATIVE_TESTS if full else {})

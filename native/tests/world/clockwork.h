@@ -84,7 +84,11 @@ struct Clockwork {
   Chance chance;
   Agenda agenda;
   Trace trace;
-  bool calm = false;  // faults have ended
+  bool calm = false;                                // faults have ended
+  uint64_t number() noexcept { return ++number_; }  // each one once in a world
+
+ private:
+  uint64_t number_ = 0;
 };
 
 }  // namespace braidfs::world

@@ -23,6 +23,18 @@ std::string name_of(Op op) {
       return "TRUNCATE";
     case Op::kPunch:
       return "PUNCH";
+    case Op::kSeek:
+      return "SEEK";
+    case Op::kStat:
+      return "STAT";
+    case Op::kDelete:
+      return "DELETE";
+    case Op::kFence:
+      return "FENCE";
+    case Op::kRaiseEpoch:
+      return "RAISE_EPOCH";
+    case Op::kDropNames:
+      return "DROP_NAMES";
     default:
       return "op " + std::to_string(static_cast<int>(op));
   }
@@ -69,11 +81,12 @@ std::string name_of(const Frame& frame) {
     uint64_t first = 0;
     if (frame.payload.size() >= sizeof(first))
       std::memcpy(&first, frame.payload.data(), sizeof(first));
-    std::snprintf(text.data(), text.size(), "%s %llx object %llu.%u at %llu+%u epoch %u value %llu",
+    std::snprintf(text.data(), text.size(),
+                  "%s %llx target %u object %llu.%x at %llu+%u epoch %u value %llu",
                   name_of(frame.op()).c_str(), static_cast<unsigned long long>(header.request_id),
-                  static_cast<unsigned long long>(header.file_id), header.stripe_index,
-                  static_cast<unsigned long long>(header.offset), header.length, header.epoch,
-                  static_cast<unsigned long long>(first));
+                  header.target, static_cast<unsigned long long>(header.file_id),
+                  header.stripe_index, static_cast<unsigned long long>(header.offset),
+                  header.length, header.epoch, static_cast<unsigned long long>(first));
   }
   return text.data();
 }

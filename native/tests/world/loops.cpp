@@ -37,7 +37,8 @@ void Loops::look(Network& network) {
     const auto due = loops_[index].loop->due();
     const bool has_events = asked[index].revents != 0;
     const auto held = held_up_until_.find(loops_[index].name);
-    const Time free = held == held_up_until_.end() ? Time{} : held->second;
+    const Time free = std::max(loops_[index].standing_until,
+                               held == held_up_until_.end() ? Time{} : held->second);
     if ((has_events || (due && *due <= now)) && free <= now) {
       ready_.push_back(index);
     } else if (has_events) {

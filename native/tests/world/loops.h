@@ -16,7 +16,8 @@ namespace braidfs::world {
 struct Turning {
   net::EventLoop* loop;
   std::string name;
-  StorageHost* host;  // nullptr: it is the client's
+  StorageHost* host;      // nullptr: it is a client's
+  Time standing_until{};  // its process does not run
 };
 
 class Loops {

@@ -1,233 +1,313 @@
 #include "metaserver.h"
 
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-
 #include <algorithm>
-#include <cstring>
-#include <stdexcept>
 
 #include "braidfs/commit_flags.h"
+#include "braidfs/leases.h"
 
 namespace braidfs::world {
 
 namespace {
 
-constexpr size_t kAttributesBytes = 128;
-constexpr size_t kLayoutHeadBytes = 32;
-
-template <typename T>
-void put(Bytes& bytes, size_t offset, T value) {
-  std::memcpy(bytes.data() + offset, &value, sizeof(value));
-}
+constexpr Duration kSilent = seconds(8);  // a session that is silent for longer is evicted
+constexpr Duration kRecallAgain = milliseconds(500);
+constexpr Duration kLook = milliseconds(500);
+constexpr uint32_t kBoth = kLeaseData | kLeaseDataExclusive;
 
 }  // namespace
 
-uint64_t FileRecord::object_length(uint32_t stripe, uint64_t file_size) const noexcept {
-  const uint64_t width = targets.size();
-  uint64_t end = 0;
-  for (uint64_t chunk = stripe; chunk * chunk_size < file_size; chunk += width)
-    end =
-        chunk / width * chunk_size + std::min<uint64_t>(chunk_size, file_size - chunk * chunk_size);
-  return end;
-}
-
 Metaserver::Metaserver(Clockwork& clockwork, Network& network,
                        std::vector<std::unique_ptr<StorageHost>>& hosts, const KeyBytes& key,
-                       Tampering* tampering)
+                       Mutant mutant, Tampering* tampering)
     : clockwork_(clockwork),
-      network_(network),
       hosts_(hosts),
       key_(key),
-      tampering_(tampering),
-      links_(hosts.size()) {}
-
-FileRecord& Metaserver::create(uint64_t ino, std::vector<uint32_t> targets, uint32_t chunk_size) {
-  return files_
-      .emplace(
-          ino,
-          FileRecord{
-              .ino = ino, .file_id = ino, .chunk_size = chunk_size, .targets = std::move(targets)})
-      .first->second;
+      mutant_(mutant),
+      calls_("meta", clockwork, network, hosts, tampering),
+      known_hosts_(hosts.size()) {
+  for (Host& host : known_hosts_) host.lease_ends = VirtualTime::now() + seconds(10);
 }
 
-// ---- records (docs/INTERFACES.md, section 1) ----
-
-Bytes Metaserver::attributes(uint64_t ino) const {
-  const FileRecord& file = files_.at(ino);
-  Bytes record(kAttributesBytes);
-  put(record, 0, file.ino);
-  put(record, 8, file.size);
-  put(record, 80, file.version);
-  put(record, 88, file.version);
-  return record;
+void Metaserver::start() {
+  every(kLook, [this] { watch_sessions(); });
+  every(seconds(2), [this] { sync_closed(); });
+  every(seconds(2), [this] { clean_up(); });
 }
 
-Bytes Metaserver::layout(uint64_t ino) const {
-  const FileRecord& file = files_.at(ino);
-  Bytes record(kLayoutHeadBytes + sizeof(uint32_t) * file.targets.size());
-  put<uint8_t>(record, 0, 1);
-  put<uint8_t>(record, 1, 1);
-  put(record, 2, static_cast<uint16_t>(file.targets.size()));
-  put(record, 4, file.chunk_size);
-  put(record, 8, file.file_id);
-  put(record, 16, file.epoch);
-  put(record, 24, file.durable_stripes);
-  for (size_t stripe = 0; stripe < file.targets.size(); ++stripe)
-    put(record, kLayoutHeadBytes + sizeof(uint32_t) * stripe, file.targets[stripe]);
-  return record;
+void Metaserver::every(Duration rest, const std::function<void()>& what) {
+  clockwork_.agenda.after(rest, [this, rest, what] {
+    what();
+    every(rest, what);
+  });
 }
 
-Bytes Metaserver::capability(uint64_t ino, uint64_t session) const {
-  const FileRecord& file = files_.at(ino);
-  Capability capability;
-  capability.file_id = file.file_id;
-  capability.session = session;
-  capability.rights = kRightRead | kRightWrite;
-  capability.ino = ino;
-  capability.stripe_width = static_cast<uint16_t>(file.targets.size());
-  capability.truncate_epoch = file.epoch;
-  for (size_t stripe = 0; stripe < file.targets.size(); ++stripe) {
-    const uint64_t mark = target_mark(file.targets[stripe], capability.stripe_width);
-    capability.target_marks |= mark << (stripe * target_mark_width(capability.stripe_width));
+// ---- files ----
+
+FileRecord& Metaserver::create(uint64_t ino, uint32_t width, uint32_t replicas,
+                               uint32_t chunk_size) {
+  FileRecord& file = files_[ino];
+  file.ino = ino;
+  file.chunk_size = chunk_size;
+  file.width = width;
+  file.wanted = replicas;
+  file.is_replicated = replicas > 1;
+  replace(file);
+  return file;
+}
+
+// The file has new objects, and nothing in them.
+void Metaserver::replace(FileRecord& file) {
+  for (const Name& name : file.names()) doomed_.insert(name);
+  for (const Name& name : dropped_) {
+    if (name.file_id == file.file_id) doomed_.insert(name);
   }
-  std::array<unsigned char, EVP_MAX_MD_SIZE> mac{};
-  unsigned int length = 0;
-  HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()),
-       reinterpret_cast<const unsigned char*>(&capability),
-       sizeof(capability) - sizeof(capability.mac), mac.data(), &length);
-  std::memcpy(capability.mac, mac.data(), sizeof(capability.mac));
-  const auto raw = std::as_bytes(std::span(&capability, 1));
-  return {raw.begin(), raw.end()};
+  file.file_id = ++last_number_;
+  file.durable_stripes = 0;
+  file.generation_last = 0;
+  file.epoch = 0;
+  file.stripes.assign(file.width, {});
+  for (uint32_t stripe = 0; stripe < file.width; ++stripe) {
+    for (const uint32_t target : place(file.wanted, {}))
+      file.stripes[stripe].push_back({target, 0});
+    while (file.is_replicated && file.stripes[stripe].size() < file.wanted)
+      file.stripes[stripe].push_back({});
+  }
+  std::erase_if(unsynced_, [&](const auto& one) { return one.first.first == file.ino; });
 }
 
-// ---- changes of files ----
+// On hosts that differ, and are up if any is. There may be fewer than wanted, but one at least.
+std::vector<uint32_t> Metaserver::place(uint32_t count, const std::vector<uint32_t>& without) {
+  const auto is_there = [&](const StorageHost& host) { return is_up(host.targets().front()); };
+  const bool is_any_up =
+      std::any_of(hosts_.begin(), hosts_.end(), [&](const auto& host) { return is_there(*host); });
+  std::vector<const StorageHost*> hosts;
+  for (const auto& host : hosts_) {
+    const bool is_taken = std::any_of(without.begin(), without.end(), [&](uint32_t target) {
+      return calls_.host_of(target) == host->number();
+    });
+    if (!is_taken && (is_there(*host) || !is_any_up)) hosts.push_back(host.get());
+  }
+  std::vector<uint32_t> targets;
+  Chance& chance = clockwork_.chance;
+  while (targets.size() < count && !hosts.empty()) {
+    const auto chosen = hosts.begin() + chance.pick(static_cast<uint32_t>(hosts.size()));
+    const auto& all = (*chosen)->targets();
+    targets.push_back(all[chance.pick(static_cast<uint32_t>(all.size()))]);
+    hosts.erase(chosen);
+  }
+  return targets;
+}
 
-void Metaserver::commit(uint64_t ino, const Commit& commit) {
+Records Metaserver::records(uint64_t ino, uint64_t session) const {
+  const FileRecord& file = files_.at(ino);
+  return {file.attributes(), file.layout(), file.capability(session, key_)};
+}
+
+void Metaserver::open(uint64_t session, uint64_t ino, bool writable, Done<Records> done) {
+  when_cut(ino, [=, this] {
+    if (!is_live(session)) return done(std::nullopt);
+    if (writable) writing_.emplace(ino, session);
+    done(records(ino, session));
+  });
+}
+
+void Metaserver::close(uint64_t session, uint64_t ino, bool is_unsynced, uint64_t serial) {
+  if (!is_live(session)) return;
+  clockwork_.trace.note("session %llx has closed file %llu, %s, serial number %llu",
+                        static_cast<unsigned long long>(session),
+                        static_cast<unsigned long long>(ino), is_unsynced ? "unsynced" : "synced",
+                        static_cast<unsigned long long>(serial));
+  const bool was_written = writing_.erase({ino, session}) != 0;
+  const bool is_known = unsynced_.contains({ino, session});  // it was only read since
+  if (is_unsynced && (was_written || is_known)) unsynced_[{ino, session}] = serial;
+  const auto held = leases_[ino].find(session);
+  if (held == leases_[ino].end() || (held->second.flags & kLeaseDataExclusive) == 0) return;
+  held->second.flags = kLeaseData;
+  watcher->freed(ino);
+  watcher->has_closed(session, ino);
+  serve(ino);
+}
+
+void Metaserver::synced(uint64_t session, uint64_t ino, uint64_t serial) {
+  clockwork_.trace.note("session %llx has synced file %llu, serial number %llu",
+                        static_cast<unsigned long long>(session),
+                        static_cast<unsigned long long>(ino),
+                        static_cast<unsigned long long>(serial));
+  const auto found = unsynced_.find({ino, session});
+  if (found != unsynced_.end() && found->second == serial) unsynced_.erase(found);
+}
+
+void Metaserver::commit(uint64_t session, uint64_t ino, const Commit& commit,
+                        Done<Committed> done) {
+  if ((commit.flags & kCommitSize) != 0 && cuts_.contains(ino)) {
+    return when_cut(ino, [=, this] { this->commit(session, ino, commit, done); });
+  }
+  if (!is_live(session)) return done(std::nullopt);
   FileRecord& file = files_.at(ino);
+  if (commit.file_id != file.file_id) return done(Committed{Status::kOk, file.attributes()});
+  for (const auto& [target, incarnation] : commit.acknowledged) {
+    const auto names = file.names();
+    const bool is_named = std::any_of(names.begin(), names.end(),
+                                      [&](const Name& one) { return one.target == target; });
+    if (is_named && incarnations_[target] > incarnation && mutant_ != Mutant::kCloseNotRefused)
+      return done(Committed{Status::kStaleIncarnation, {}});
+  }
+  committed_at_[{session, ino}] = VirtualTime::now();
   ++file.version;
   if ((commit.flags & kCommitSize) != 0) file.size = std::max(file.size, commit.size);
-  if ((commit.flags & kCommitSynced) != 0 && commit.file_id == file.file_id)
-    file.durable_stripes |= commit.stripes;
+  if ((commit.flags & kCommitSynced) != 0) file.durable_stripes |= commit.stripes;
+  done(Committed{Status::kOk, file.attributes()});
 }
 
-// A shrink has the targets cut. A file that ends empty gets other objects instead. Nobody sees size
-// and epoch before all targets have answered.
-void Metaserver::set_size(uint64_t ino, uint64_t size, uint64_t reach, std::function<void()> done) {
-  FileRecord& file = files_.at(ino);
-  const uint64_t former = std::max(file.size, reach);
-  const uint32_t epoch = size < former ? file.epoch + 1 : file.epoch;
-  clockwork_.trace.note("file %llu gets size %llu after %llu", static_cast<unsigned long long>(ino),
-                        static_cast<unsigned long long>(size),
-                        static_cast<unsigned long long>(former));
-  const auto finish = [&file, size, epoch, done = std::move(done)] {
-    ++file.version;
-    file.size = size;
-    file.epoch = epoch;
-    done();
-  };
-  if (size < former && size == 0) {
-    file.file_id = ++last_file_id_;
-    file.durable_stripes = 0;
+Time Metaserver::committed_at(uint64_t session, uint64_t ino) const {
+  const auto found = committed_at_.find({session, ino});
+  return found == committed_at_.end() ? Time{} : found->second;
+}
+
+bool Metaserver::is_torn(uint64_t ino) const {
+  const auto of_ino = [&](const auto& key) { return key.first == ino; };
+  return std::any_of(writing_.begin(), writing_.end(), of_ino) ||
+         std::any_of(unsynced_.begin(), unsynced_.end(),
+                     [&](const auto& one) { return of_ino(one.first); });
+}
+
+bool Metaserver::is_quiet() const {
+  const bool are_whole = std::all_of(files_.begin(), files_.end(), [](const auto& one) {
+    return !one.second.is_replicated || one.second.is_whole();
+  });
+  const bool is_evicting = std::any_of(sessions_.begin(), sessions_.end(), [](const auto& one) {
+    return one.second == Session::kEvicting;
+  });
+  for (const auto& [ino, file] : files_) {
+    for (const Name& name : file.names()) {
+      if (!is_known(name.target)) return false;
+    }
   }
-  if (size >= former || size == 0) return finish();
-  auto left = std::make_shared<size_t>(file.targets.size());
-  for (uint32_t stripe = 0; stripe < file.targets.size(); ++stripe) {
-    ask(file.targets[stripe], truncate_of(file, stripe, size, epoch),
-        [left, finish](Status status) {
-          if (status != Status::kOk) throw std::logic_error("a TRUNCATE was refused");
-          if (--*left == 0) finish();
-        });
+  return are_whole && !is_evicting && unsynced_.empty() && writing_.empty() && cuts_.empty() &&
+         settling_.empty();
+}
+
+std::string Metaserver::is_left() const {
+  std::string all;
+  for (const auto& [ino, file] : files_) {
+    if (!file.is_whole()) all += "file " + std::to_string(ino) + " lacks replicas; ";
+  }
+  for (const auto& [ino, session] : writing_)
+    all += "file " + std::to_string(ino) + " is in W of " + std::to_string(session) + "; ";
+  for (const auto& [key, serial] : unsynced_)
+    all += "file " + std::to_string(key.first) + " is in U of " + std::to_string(key.second) + "; ";
+  for (const auto& [ino, cut] : cuts_) all += "file " + std::to_string(ino) + " is being cut; ";
+  return all;
+}
+
+// ---- sessions ----
+
+uint64_t Metaserver::open_session() {
+  const uint64_t session = ++last_number_;
+  sessions_[session] = Session::kLive;
+  heard_[session] = VirtualTime::now();
+  return session;
+}
+
+bool Metaserver::is_live(uint64_t session) const {
+  const auto found = sessions_.find(session);
+  return found != sessions_.end() && found->second == Session::kLive;
+}
+
+std::vector<uint64_t> Metaserver::live_sessions() const {
+  std::vector<uint64_t> live;
+  for (const auto& [session, state] : sessions_) {
+    if (state == Session::kLive) live.push_back(session);
+  }
+  return live;
+}
+
+bool Metaserver::renew(uint64_t session) {
+  if (!is_live(session)) return false;
+  heard_[session] = VirtualTime::now();
+  return true;
+}
+
+void Metaserver::watch_sessions() {
+  for (const uint64_t session : live_sessions()) {
+    if (VirtualTime::now() - heard_[session] > kSilent) evict(session);
   }
 }
 
-Frame Metaserver::truncate_of(const FileRecord& file, uint32_t stripe, uint64_t size,
-                              uint32_t epoch) {
-  Frame frame;
-  frame.header.op = static_cast<uint8_t>(Op::kTruncate);
-  frame.header.file_id = file.file_id;
-  frame.header.stripe_index = stripe;
-  frame.header.target = file.targets[stripe];
-  frame.header.offset = file.object_length(stripe, size);
-  frame.header.epoch = epoch;
-  const bool is_durable = (file.durable_stripes >> stripe & 1) != 0;
-  if (is_durable && frame.header.offset != 0) frame.header.flags |= kFlagMustExist;
-  return frame;
+// ---- leases ----
+
+bool Metaserver::holds(uint64_t session, uint64_t ino, uint32_t flags) const {
+  const auto of_ino = leases_.find(ino);
+  if (of_ino == leases_.end()) return false;
+  const auto held = of_ino->second.find(session);
+  return held != of_ino->second.end() && (held->second.flags & flags) == flags;
 }
 
-// ---- requests to storage servers ----
+void Metaserver::acquire(uint64_t session, uint64_t ino, bool exclusive, Done<Grant> done) {
+  wanting_[ino].push_back({session, exclusive, std::move(done)});
+  serve(ino);
+}
 
-void Metaserver::ask(uint32_t target, Frame frame, std::function<void(Status)> done) {
-  for (uint32_t host = 0; host < hosts_.size(); ++host) {
-    const auto& targets = hosts_[host]->targets();
-    if (std::find(targets.begin(), targets.end(), target) == targets.end()) continue;
-    links_[host].asked.push_back({std::move(frame), std::move(done)});
-    if (links_[host].asked.size() == 1) send(host);
-    return;
+// Recalls what is in the way. The claim of a repair ends at once.
+bool Metaserver::is_free_for(const Wanting& wanting, uint64_t ino) {
+  bool is_free = true;
+  auto& holders = leases_[ino];
+  for (auto at = holders.begin(); at != holders.end();) {
+    const auto [session, held] = *at;
+    const uint32_t in_the_way = wanting.exclusive ? kBoth : kLeaseDataExclusive;
+    if (session == wanting.session || (held.flags & in_the_way) == 0) {
+      ++at;
+    } else if (session == kSystem) {
+      at = holders.erase(at);
+    } else {
+      is_free = false;
+      if (is_live(session)) recall(session, ino, {held.flags & in_the_way, held.number});
+      ++at;
+    }
+  }
+  return is_free;
+}
+
+// Grants what may be granted, in order of arrival.
+void Metaserver::serve(uint64_t ino) {
+  if (cuts_.contains(ino)) return;
+  auto& queue = wanting_[ino];
+  while (!queue.empty()) {
+    if (!is_live(queue.front().session) && queue.front().session != kSystem) {
+      const Wanting gone = std::move(queue.front());
+      queue.pop_front();
+      gone.done(std::nullopt);
+      continue;
+    }
+    if (!is_free_for(queue.front(), ino)) return serve_later(ino);
+    const Wanting wanting = std::move(queue.front());
+    queue.pop_front();
+    Held& held = leases_[ino][wanting.session];
+    held.flags |= wanting.exclusive ? kBoth : kLeaseData;
+    held.number = ++last_number_;
+    wanting.done(Grant{held, records(ino, wanting.session)});
   }
 }
 
-void Metaserver::send(uint32_t host) {
-  Link& link = links_[host];
-  if (link.asked.empty()) return;
-  const uint64_t attempt = ++link.attempt;
-  if (!link.wire) return connect(host);
-  Frame& frame = link.asked.front().frame;
-  frame.header.request_id = ++last_request_;
-  link.wire->send(Side::kClient, frame);
-  clockwork_.agenda.after(kPatience, [this, host, attempt] {
-    Link& silent = links_[host];
-    if (silent.attempt != attempt || silent.asked.empty()) return;
-    silent.wire.reset();
-    send(host);
+void Metaserver::serve_later(uint64_t ino) {
+  if (!serving_.insert(ino).second) return;
+  clockwork_.agenda.after(kRecallAgain, [this, ino] {
+    serving_.erase(ino);
+    serve(ino);
   });
 }
 
-// The server ends the requests of the former connection first.
-void Metaserver::connect(uint32_t host) {
-  Link& link = links_[host];
-  auto wire = network_.connect("meta-" + std::to_string(host), host, tampering_);
-  const uint64_t connection = ++last_connection_;
-  const bool is_adopted = hosts_[host]->adopt({.socket = wire->plug_in(Side::kServer),
-                                               .purpose = server::Purpose::kServer,
-                                               .session = 0,
-                                               .connection = connection,
-                                               .previous = link.connection});
-  if (!is_adopted) {
-    wire->cut(VirtualTime::now(), VirtualTime::now());
-    return again(host, milliseconds(300));
-  }
-  link.connection = connection;
-  link.wire = wire;
-  wire->received = [this, host, at = wire.get()](const Frame& frame) {
-    if (links_[host].wire.get() == at) answered(host, frame);
-  };
-  wire->ended = [this, host, at = wire.get()] {
-    if (links_[host].wire.get() != at) return;
-    links_[host].wire.reset();
-    again(host, milliseconds(100));
-  };
-  send(host);
-}
-
-void Metaserver::again(uint32_t host, Duration rest) {
-  const uint64_t attempt = ++links_[host].attempt;
-  clockwork_.agenda.after(rest, [this, host, attempt] {
-    if (links_[host].attempt == attempt) send(host);
-  });
-}
-
-void Metaserver::answered(uint32_t host, const Frame& reply) {
-  Link& link = links_[host];
-  if (link.asked.empty() || link.asked.front().frame.header.request_id != reply.header.request_id)
-    return;
-  if (reply.status() == Status::kNotReady || reply.status() == Status::kBusy)
-    return again(host, milliseconds(200));
-  const Asked asked = std::move(link.asked.front());
-  link.asked.pop_front();
-  ++link.attempt;
-  asked.done(reply.status());
-  send(host);
+void Metaserver::give_back(uint64_t session, uint64_t ino, Held what) {
+  auto& holders = leases_[ino];
+  const auto held = holders.find(session);
+  if (held == holders.end() || held->second.number > what.number) return;
+  const uint32_t former = std::exchange(held->second.flags, held->second.flags & ~what.flags);
+  const bool is_gone = held->second.flags == 0;
+  if (is_gone) holders.erase(held);
+  const bool was_exclusive = (former & what.flags & kLeaseDataExclusive) != 0;
+  if (was_exclusive) watcher->freed(ino);
+  if (was_exclusive || is_gone) watcher->let_go(session, ino);
+  serve(ino);
 }
 
 }  // namespace braidfs::world

@@ -1,12 +1,8 @@
 #include "mount.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
-
-#include "braidfs/leases.h"
 
 namespace braidfs::world {
 
@@ -17,6 +13,8 @@ using client::Event;
 constexpr size_t kEventsMax = 64;
 constexpr Duration kHandshake = milliseconds(2);
 constexpr Duration kUnreachable = seconds(2);
+constexpr Duration kLease = seconds(6);
+constexpr Duration kRenewal = seconds(1);
 constexpr uint32_t kLostHandshakeOneIn = 25;
 
 }  // namespace
@@ -28,23 +26,36 @@ Mount::Mount(Clockwork& clockwork, Network& network, Metaserver& metaserver,
       metaserver_(metaserver),
       hosts_(hosts),
       settings_(settings),
+      session_(metaserver.open_session()),
       core_(std::make_unique<client::Core>(settings.core)) {
   core_->replier(*this);
   for (const auto& host : hosts_) {
     core_->node_put(host->number());
     for (const uint32_t target : host->targets()) core_->target_put(target, host->number());
   }
-  core_->lease_until(VirtualTime::now() + std::chrono::hours(24));
+  core_->lease_until(VirtualTime::now());
+  renew();
 }
 
 // The core answers what waits with an error: nobody hears of it.
 Mount::~Mount() { core_.reset(); }
 
-void Mount::open(uint64_t ino, uint64_t fh) {
-  core_->inode_put(metaserver_.attributes(ino), metaserver_.layout(ino),
-                   metaserver_.capability(ino, settings_.session));
-  core_->inode_lease(ino, kLeaseData | kLeaseDataExclusive, 0);
-  core_->handle_put(fh, ino, O_RDWR, false);
+void Mount::kill(bool loses_power) {
+  clockwork_.trace.note("session %llx %s", static_cast<unsigned long long>(session_),
+                        loses_power ? "loses power" : "is killed");
+  for (const auto& wire : network_.wires()) {
+    if (wire->client() != session_) continue;
+    wire->go_dead(Side::kClient);  // its end may come, later
+    if (!loses_power) wire->cut(VirtualTime::now(), VirtualTime::now() + python_time());
+  }
+  core_.reset();
+  waiting_.clear();
+  drains_.clear();
+}
+
+void Mount::stand_still(Duration time) {
+  standing_until_ = std::max(standing_until_, VirtualTime::now() + time);
+  clockwork_.trace.note("session %llx stands still", static_cast<unsigned long long>(session_));
 }
 
 // ---- the kernel ----
@@ -131,23 +142,59 @@ void Mount::reply_data(fuse::Channel, uint64_t unique, std::span<const iovec> pi
 void Mount::replied(uint64_t unique, int error, Bytes bytes) {
   const auto found = waiting_.extract(unique);
   if (found.empty()) {
-    return clockwork_.agenda.after({}, [] { throw std::logic_error("it was answered twice"); });
+    return clockwork_.agenda.after({}, [this] {
+      if (is_alive()) throw std::logic_error("it was answered twice");
+    });
   }
-  clockwork_.agenda.after(microseconds(5), [done = std::move(found.mapped()), error,
-                                            bytes = std::move(bytes)] { done(error, bytes); });
+  later(microseconds(5), [done = std::move(found.mapped()), error, bytes = std::move(bytes)] {
+    done(error, bytes);
+  });
 }
 
 // ---- Python ----
+
+void Mount::later(Duration rest, std::function<void()> then) {
+  clockwork_.agenda.after(rest, [this, then = std::move(then)] {
+    if (!is_alive()) return;
+    is_standing() ? later(standing_until_ - VirtualTime::now(), then) : then();
+  });
+}
 
 Duration Mount::python_time() { return clockwork_.chance.up_to(milliseconds(1)); }
 
 Duration Mount::metaserver_time() {
   const Time now = VirtualTime::now();
-  const Duration slow = slow_until_ > now && !clockwork_.calm ? slow_until_ - now : Duration{};
+  const Time from = std::max(slow_until_, cut_off_until_);
+  const Duration slow = from > now && !clockwork_.calm ? from - now : Duration{};
   return slow + clockwork_.chance.up_to(milliseconds(3));
 }
 
+void Mount::tell(std::function<void()> at_metaserver) {
+  told_at_ = std::max(told_at_, VirtualTime::now() + metaserver_time());
+  clockwork_.agenda.at(told_at_, std::move(at_metaserver));
+}
+
+void Mount::reply(std::function<void()> here) {
+  replied_at_ = std::max(replied_at_, VirtualTime::now() + metaserver_time());
+  later(replied_at_ - VirtualTime::now(), std::move(here));
+}
+
+// Its leases count from when it asked.
+void Mount::renew() {
+  const Time sent = VirtualTime::now();
+  tell([this, sent] {
+    const bool is_live = metaserver_.renew(session_);
+    reply([=, this] {
+      if (!is_live) return lost();
+      leased_until_ = std::max(leased_until_, sent + kLease);
+      core_->lease_until(leased_until_);
+    });
+  });
+  later(kRenewal, [this] { renew(); });
+}
+
 void Mount::take_events() {
+  if (!is_alive() || is_standing()) return;
   for (const Event& event : core_->events().reap(kEventsMax)) act(event);
 }
 
@@ -157,22 +204,27 @@ void Mount::act(const Event& event) {
     case EventKind::kConnect:
       return connect(static_cast<uint32_t>(event.b), static_cast<uint32_t>(event.a));
     case EventKind::kCommit:
-      return clockwork_.agenda.after(metaserver_time(), [this, event] { commit(event); });
+      return commit(event);
     case EventKind::kCut:
-      return clockwork_.agenda.after(metaserver_time(), [this, event] { report_cut(event); });
+      return report_cut(event);
     case EventKind::kReopen:
-      return clockwork_.agenda.after(metaserver_time(), [this, ino] { renew_view(ino); });
+      return later(python_time(), [this, ino] { reopen(ino); });
     case EventKind::kAsk:
-      return clockwork_.agenda.after(metaserver_time(), [this, ino] {
-        renew_view(ino);
-        core_->inode_lease(ino, kLeaseData | kLeaseDataExclusive, 0);
-        core_->inode_asked(ino, 0);
-      });
+      return later(python_time(), [this, ino] { ask(ino); });
+    case EventKind::kDropReplicas:
+      return later(python_time(), [this, event] { drop_replicas(event); });
+    case EventKind::kSynced:
+      return later(python_time(), [this, ino] { tell_synced(ino); });
+    case EventKind::kRelease: {
+      const auto released = handles_.extract(static_cast<uint64_t>(event.a));
+      if (!released.empty()) unhold(released.mapped());
+      return;
+    }
     case EventKind::kDone: {
       const auto found = drains_.extract(event.token);
       if (found.empty()) return;
-      return clockwork_.agenda.after(
-          python_time(), [done = std::move(found.mapped()), error = event.a] { done(error); });
+      return later(python_time(), [done = std::move(found.mapped()), error = event.a,
+                                   at = event.b] { done(error, at); });
     }
     case EventKind::kLog:
       return clockwork_.trace.note("log %lld: %s", static_cast<long long>(event.a),
@@ -182,101 +234,76 @@ void Mount::act(const Event& event) {
   }
 }
 
-void Mount::renew_view(uint64_t ino) {
-  core_->view_put(ino, metaserver_.layout(ino), metaserver_.capability(ino, settings_.session));
-}
-
 void Mount::commit(const Event& event) {
   Metaserver::Commit commit{.size = static_cast<uint64_t>(event.a)};
-  std::memcpy(&commit.file_id, event.payload.data(), 8);
-  std::memcpy(&commit.flags, event.payload.data() + 8, 4);
-  std::memcpy(&commit.stripes, event.payload.data() + 16, 8);
-  clockwork_.trace.note("commit size %llu flags %u", static_cast<unsigned long long>(commit.size),
-                        commit.flags);
-  metaserver_.commit(event.ino, commit);
-  core_->commit_done(event.token, Status::kOk, metaserver_.attributes(event.ino));
+  uint16_t count = 0;
+  const char* from = event.payload.data();
+  std::memcpy(&commit.file_id, from, 8);
+  std::memcpy(&commit.flags, from + 8, 4);
+  std::memcpy(&count, from + 14, 2);
+  std::memcpy(&commit.stripes, from + 16, 8);
+  for (uint16_t row = 0; row < count; ++row) {
+    std::pair<uint32_t, uint64_t> one;
+    std::memcpy(&one.first, from + 24 + size_t{12} * row, 4);
+    std::memcpy(&one.second, from + 28 + size_t{12} * row, 8);
+    commit.acknowledged.push_back(one);
+  }
+  clockwork_.trace.note("session %llx commits file %llu: size %llu flags %u",
+                        static_cast<unsigned long long>(session_),
+                        static_cast<unsigned long long>(event.ino),
+                        static_cast<unsigned long long>(commit.size), commit.flags);
+  tell([=, this, ino = event.ino, token = event.token] {
+    metaserver_.commit(session_, ino, commit,
+                       back<Metaserver::Committed>([=, this](const Metaserver::Committed& answer) {
+                         core_->commit_done(token, answer.status, answer.attributes);
+                       }));
+  });
 }
 
 void Mount::report_cut(const Event& event) {
   uint64_t reach = 0;
   std::memcpy(&reach, event.payload.data(), sizeof(reach));
-  metaserver_.set_size(event.ino, static_cast<uint64_t>(event.a), reach,
-                       [this, ino = event.ino, number = event.token] {
-                         core_->cut_done(ino, number, Status::kOk, metaserver_.attributes(ino),
-                                         metaserver_.layout(ino),
-                                         metaserver_.capability(ino, settings_.session));
-                       });
+  tell([=, this, ino = event.ino, number = event.token, size = static_cast<uint64_t>(event.a)] {
+    metaserver_.set_size(session_, ino, size, reach,
+                         back<Records>([=, this](const Records& records) {
+                           core_->cut_done(ino, number, Status::kOk, records.attributes,
+                                           records.layout, records.capability);
+                         }));
+  });
 }
 
 void Mount::drain(uint64_t ino, bool sync, bool commit, Drained done) {
-  drains_.emplace(++token_, std::move(done));
+  drains_.emplace(++token_, [done = std::move(done)](int64_t error, int64_t) { done(error); });
   core_->drain(token_, ino, sync, commit);
-}
-
-// As fsclient/fs/files.py does it: what was written goes first, and what is not committed goes
-// along.
-void Mount::set_size(uint64_t ino, uint64_t size, Drained done) {
-  core_->pause_cuts(ino, true);
-  drain(ino, false, false, [=, this](int64_t error) {
-    if (error == 0) return set_size_drained(ino, size, done);
-    core_->pause_cuts(ino, false);
-    done(error);
-  });
-}
-
-void Mount::set_size_drained(uint64_t ino, uint64_t size, const Drained& done) {
-  uint64_t reach = 0;
-  if (const auto written = core_->inode_take(ino)) reach = written->size;
-  const auto tell = [=, this](int64_t) {
-    clockwork_.agenda.after(metaserver_time(), [=, this] {
-      metaserver_.set_size(ino, size, reach, [=, this] {
-        core_->inode_resize(metaserver_.attributes(ino), metaserver_.layout(ino),
-                            metaserver_.capability(ino, settings_.session));
-        core_->pause_cuts(ino, false);
-        done(0);
-      });
-    });
-  };
-  if (!core_->inode_commits(ino)) return tell(0);
-  drain(ino, false, true, tell);  // a commit with an older size is under way
-}
-
-// As fsclient/fs/extents.py does it: held bytes must not be sent again later.
-void Mount::punch(uint64_t ino, uint64_t begin, uint64_t end, Drained done) {
-  drain(ino, true, true, [=, this](int64_t error) {
-    if (error != 0) return done(error);
-    drains_.emplace(++token_, done);
-    if (!core_->punch(token_, ino, begin, end)) throw std::logic_error("PUNCH was not begun");
-  });
 }
 
 // ---- connections (fsclient/data_connections.py) ----
 
 void Mount::connect(uint32_t lane, uint32_t node) {
   if (!wanted_.emplace(lane, node).second) return;
-  const Duration takes = clockwork_.chance.up_to(kHandshake);
-  clockwork_.agenda.after(takes, [=, this] {
-    StorageHost& host = *hosts_[node];
-    const uint64_t former = settings_.names_former ? former_[{lane, node}] : 0;
-    const uint64_t connection = ++connections_;
-    const std::string name = "c" + std::to_string(settings_.session) + "." + std::to_string(lane) +
-                             "-" + std::to_string(node) + "#" + std::to_string(connection);
-    auto wire = network_.connect(name, node, settings_.tampering);
-    const bool is_adopted = host.adopt({.socket = wire->plug_in(Side::kServer),
-                                        .session = settings_.session,
-                                        .connection = connection,
-                                        .previous = former});
-    const bool is_lost = !clockwork_.calm && clockwork_.chance.one_in(kLostHandshakeOneIn);
-    if (is_adopted && !is_lost) {
-      return clockwork_.agenda.after(clockwork_.chance.up_to(kHandshake),
-                                     [=, this] { connected(lane, node, wire, connection); });
-    }
-    const Time late = VirtualTime::now() + clockwork_.chance.up_to(kUnreachable);
-    wire->cut(VirtualTime::now(), late);
-    clockwork_.agenda.at(late, [=, this] {
-      wanted_.erase({lane, node});
-      core_->connection_failed(lane, node);
-    });
+  later(clockwork_.chance.up_to(kHandshake), [=, this] { handshake(lane, node); });
+}
+
+void Mount::handshake(uint32_t lane, uint32_t node) {
+  const uint64_t former = settings_.names_former ? former_[{lane, node}] : 0;
+  const uint64_t connection = ++connections_;
+  const std::string name = "c" + std::to_string(session_) + "." + std::to_string(lane) + "-" +
+                           std::to_string(node) + "#" + std::to_string(connection);
+  auto wire = network_.connect(name, node, settings_.tampering, session_);
+  const bool is_adopted = hosts_[node]->adopt({.socket = wire->plug_in(Side::kServer),
+                                               .session = session_,
+                                               .connection = connection,
+                                               .previous = former});
+  const bool is_lost = !clockwork_.calm && clockwork_.chance.one_in(kLostHandshakeOneIn);
+  if (is_adopted && !is_lost) {
+    return later(clockwork_.chance.up_to(kHandshake),
+                 [=, this] { connected(lane, node, wire, connection); });
+  }
+  const Duration late = clockwork_.chance.up_to(kUnreachable);
+  wire->cut(VirtualTime::now(), VirtualTime::now() + late);
+  later(late, [=, this] {
+    wanted_.erase({lane, node});
+    core_->connection_failed(lane, node);
   });
 }
 

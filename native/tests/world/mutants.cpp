@@ -5,6 +5,9 @@
 #include <map>
 #include <utility>
 
+#include "metaserver.h"
+#include "storage_host.h"
+
 namespace braidfs::world {
 
 namespace {
@@ -141,7 +144,7 @@ class StaleEpochTaken final : public Tampering {
     std::memcpy(&capability, frame.body.data(), sizeof(capability));
     const FileRecord& file = metaserver_->file(capability.ino);
     if (file.file_id != frame.header.file_id) return true;
-    const Bytes newest = metaserver_->capability(capability.ino, capability.session);
+    const Bytes newest = metaserver_->records(capability.ino, capability.session).capability;
     std::copy(newest.begin(), newest.end(), frame.body.begin());
     frame.header.epoch = file.epoch;
     return true;
@@ -149,6 +152,64 @@ class StaleEpochTaken final : public Tampering {
 
  private:
   const std::unique_ptr<Metaserver>& metaserver_;
+};
+
+// One replica has the WRITE. The others get it later, or never.
+class OneReplicaEnough final : public Forging {
+ public:
+  OneReplicaEnough(Clockwork& clockwork, const std::unique_ptr<Metaserver>& metaserver)
+      : Forging(clockwork), metaserver_(metaserver) {}
+  bool pass(Wire& wire, Side from, Frame& frame) override {
+    note(from, frame);
+    if (!is(frame, from, Op::kWrite) || wire.client() == 0 || !knows(frame) || is_first(frame))
+      return true;
+    answer(wire, frame);
+    if (clockwork_.chance.one_in(2)) return false;
+    clockwork_.agenda.after(
+        clockwork_.chance.up_to(milliseconds(500)),
+        [self = wire.shared_from_this(), frame] { self->forge(Side::kClient, frame); });
+    return false;
+  }
+
+ private:
+  bool is_first(const Frame& frame) const {
+    for (const auto& [ino, file] : metaserver_->files()) {
+      if (file.file_id != frame.header.file_id) continue;
+      return file.names_of(stripe_of(frame.header.stripe_index)).front().target ==
+             frame.header.target;
+    }
+    return true;
+  }
+  const std::unique_ptr<Metaserver>& metaserver_;
+};
+
+// What the server has refused, because of the epoch or the name, is done nevertheless.
+class SyncUnchecked final : public Tampering {
+ public:
+  explicit SyncUnchecked(std::vector<std::unique_ptr<StorageHost>>& hosts) : hosts_(hosts) {}
+  bool pass(Wire& wire, Side from, Frame& frame) override {
+    if (frame.op() != Op::kSync) return true;
+    const std::pair key(&wire, frame.header.request_id);
+    if (from == Side::kClient) {
+      asked_.insert_or_assign(key, frame.header);
+      return true;
+    }
+    const auto asked = asked_.extract(key);
+    const bool is_refused =
+        frame.status() == Status::kStaleTruncateEpoch || frame.status() == Status::kDropped;
+    StorageHost& host = *hosts_[wire.host()];
+    if (asked.empty() || !is_refused || !host.is_up()) return true;
+    const FrameHeader& header = asked.mapped();
+    store::ChunkStore& store = host.store_of(header.target);
+    const Status status = store.sync({header.file_id, header.stripe_index});
+    frame.header.status = static_cast<uint16_t>(status);
+    frame.header.offset = store.incarnation();
+    return true;
+  }
+
+ private:
+  std::vector<std::unique_ptr<StorageHost>>& hosts_;
+  std::map<std::pair<Wire*, uint64_t>, FrameHeader> asked_;
 };
 
 }  // namespace
@@ -167,12 +228,24 @@ const char* name_of(Mutant mutant) {
       "power loss unnoticed",
       "disk lies",
       "held bytes dropped",
-      "reply forgotten"};
+      "reply forgotten",
+      "one replica is enough",
+      "dropped name answered",
+      "last replica dropped",
+      "incarnation not kept",
+      "close not refused",
+      "no fence",
+      "not made whole",
+      "added unclaimed",
+      "added unraised",
+      "sync unchecked",
+      "added unsynced"};
   return kNames[static_cast<size_t>(mutant)];
 }
 
 std::unique_ptr<Tampering> tampering_of(Mutant mutant, Clockwork& clockwork,
-                                        const std::unique_ptr<Metaserver>& metaserver) {
+                                        const std::unique_ptr<Metaserver>& metaserver,
+                                        std::vector<std::unique_ptr<StorageHost>>& hosts) {
   switch (mutant) {
     case Mutant::kEarlyAcknowledgement:
       return std::make_unique<EarlyAcknowledgement>(clockwork);
@@ -190,6 +263,12 @@ std::unique_ptr<Tampering> tampering_of(Mutant mutant, Clockwork& clockwork,
       return std::make_unique<ReplyForgotten>(clockwork);
     case Mutant::kTruncateUndone:
       return std::make_unique<Undone>(clockwork, Op::kTruncate);
+    case Mutant::kOneReplicaEnough:
+      return std::make_unique<OneReplicaEnough>(clockwork, metaserver);
+    case Mutant::kDroppedNameAnswered:
+      return std::make_unique<Undone>(clockwork, Op::kDropNames);
+    case Mutant::kSyncUnchecked:
+      return std::make_unique<SyncUnchecked>(hosts);
     default:
       return nullptr;
   }

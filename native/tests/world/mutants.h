@@ -6,11 +6,15 @@
 #include <cstdint>
 #include <memory>
 
+#include <vector>
+
 #include "clockwork.h"
-#include "metaserver.h"
 #include "network.h"
 
 namespace braidfs::world {
+
+class Metaserver;
+class StorageHost;
 
 enum class Mutant : uint8_t {
   kNone,
@@ -26,6 +30,18 @@ enum class Mutant : uint8_t {
   kDiskLies,              // fdatasync does nothing
   kHeldDropped,           // the client does not hold what is not synced yet
   kReplyForgotten,        // now and then a WRITE is not answered
+  // Of replicas.
+  kOneReplicaEnough,     // a WRITE is answered when one replica has it
+  kDroppedNameAnswered,  // a target says that it has dropped a name, and has not
+  kLastDropped,          // also the last replica is dropped
+  kIncarnationNotKept,   // a target that lost power keeps its replicas of files that are written
+  kCloseNotRefused,      // a close is taken though a target has lost what it acknowledged
+  kNoFence,              // an evicted session is fenced nowhere
+  kNotMadeWhole,         // what a dead writer has left is not made whole
+  kAddedUnclaimed,       // a copy is added though somebody may write
+  kAddedUnraised,        // a copy is added though replicas that stay take the former epoch
+  kSyncUnchecked,        // SYNC is done below the object's epoch, and for a dropped name
+  kAddedUnsynced,        // a copy is added though not all replicas that stay were synced
   kCount,
 };
 
@@ -33,6 +49,7 @@ const char* name_of(Mutant mutant);
 
 // nullptr: this one does not tamper with frames.
 std::unique_ptr<Tampering> tampering_of(Mutant mutant, Clockwork& clockwork,
-                                        const std::unique_ptr<Metaserver>& metaserver);
+                                        const std::unique_ptr<Metaserver>& metaserver,
+                                        std::vector<std::unique_ptr<StorageHost>>& hosts);
 
 }  // namespace braidfs::world

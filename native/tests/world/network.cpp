@@ -20,12 +20,13 @@ constexpr int kSocketBytes = 1 << 20;
 }  // namespace
 
 Wire::Wire(Clockwork& clockwork, Network& network, std::string name, uint32_t host,
-           Tampering* tampering)
+           Tampering* tampering, uint64_t client)
     : clockwork_(clockwork),
       network_(network),
       name_(std::move(name)),
       host_(host),
-      tampering_(tampering) {}
+      tampering_(tampering),
+      client_(client) {}
 
 net::UniqueFd Wire::plug_in(Side side) {
   int pair[2];
@@ -69,7 +70,7 @@ void Wire::take_in(Side side) {
 void Wire::send(Side from, Frame frame) {
   clockwork_.trace.note("%s %s %s", name_.c_str(), from == Side::kClient ? ">" : "<",
                         name_of(frame).c_str());
-  network_.at_frame(*this);
+  network_.at_frame(*this, from, frame);
   if (tampering_ == nullptr || tampering_->pass(*this, from, frame)) forge(from, std::move(frame));
 }
 
@@ -148,8 +149,10 @@ void Wire::lose(Side from) {
 
 // ---- the network ----
 
-std::shared_ptr<Wire> Network::connect(std::string name, uint32_t host, Tampering* tampering) {
-  wires_.push_back(std::make_shared<Wire>(clockwork_, *this, std::move(name), host, tampering));
+std::shared_ptr<Wire> Network::connect(std::string name, uint32_t host, Tampering* tampering,
+                                       uint64_t client) {
+  wires_.push_back(
+      std::make_shared<Wire>(clockwork_, *this, std::move(name), host, tampering, client));
   return wires_.back();
 }
 

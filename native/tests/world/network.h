@@ -36,8 +36,9 @@ class Tampering {
 
 class Wire : public std::enable_shared_from_this<Wire> {
  public:
+  // client: its session; 0: the metaserver's.
   Wire(Clockwork& clockwork, Network& network, std::string name, uint32_t host,
-       Tampering* tampering);
+       Tampering* tampering, uint64_t client);
 
   // The end for a program on this side.
   net::UniqueFd plug_in(Side side);
@@ -58,6 +59,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   void lose(Side from);
   bool is_over() const noexcept { return ends_[0].is_shut && ends_[1].is_shut; }
   uint32_t host() const noexcept { return host_; }
+  uint64_t client() const noexcept { return client_; }
   const std::string& name() const noexcept { return name_; }
 
  private:
@@ -81,6 +83,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   const std::string name_;
   const uint32_t host_;
   Tampering* const tampering_;
+  const uint64_t client_;
   std::array<End, 2> ends_;
 };
 
@@ -88,7 +91,8 @@ class Network {
  public:
   explicit Network(Clockwork& clockwork) : clockwork_(clockwork) {}
 
-  std::shared_ptr<Wire> connect(std::string name, uint32_t host, Tampering* tampering);
+  std::shared_ptr<Wire> connect(std::string name, uint32_t host, Tampering* tampering,
+                                uint64_t client = 0);
   std::vector<std::shared_ptr<Wire>>& wires();  // those that are not over
   // What becomes of connections when a host loses its power, or its program: who talked to it
   // learns of it later.
@@ -96,7 +100,7 @@ class Network {
   void break_something();  // one connection, in some way
   void break_wire(Wire& wire);
   // Called at each frame that is sent.
-  std::function<void(Wire&)> at_frame = [](Wire&) {};
+  std::function<void(Wire&, Side from, const Frame&)> at_frame = [](Wire&, Side, const Frame&) {};
 
  private:
   Clockwork& clockwork_;

@@ -10,10 +10,13 @@ namespace {
 
 constexpr size_t kEventsMax = 64;
 constexpr Duration kLease = seconds(10);
-constexpr Duration kRenewal = seconds(2);
+constexpr Duration kRenewal = seconds(1);
+constexpr Duration kBeatPatience = seconds(3);
+constexpr Duration kUsualMessage = milliseconds(2);
+constexpr Duration kLateMessage = seconds(4);
+constexpr uint32_t kLateOneIn = 60;
 constexpr Duration kBackground = milliseconds(500);
 constexpr Duration kBoot = seconds(4);
-constexpr Duration kBeforeSessions = milliseconds(100);
 constexpr uint32_t kDiesInRecoveryOneIn = 10;
 constexpr uint32_t kCheckpointOneIn = 6;  // rounds of background work
 
@@ -65,10 +68,8 @@ void StorageHost::start() {
   server_->capability_key(settings_.key);
   server_->start();
   const uint64_t life = ++life_;
-  clockwork_.agenda.after(clockwork_.chance.up_to(kBeforeSessions), [this, life] {
-    if (life == life_ && server_) server_->sessions(sessions_);
-  });
-  renew_lease(life);
+  is_registered_ = false;
+  beat(life);
   background(life);
 }
 
@@ -96,15 +97,74 @@ bool StorageHost::open_targets() {
   return true;
 }
 
-void StorageHost::renew_lease(uint64_t life) {
+// ---- the metaserver ----
+
+Duration StorageHost::message_time() {
+  Chance& chance = clockwork_.chance;
+  const bool is_late = !clockwork_.calm && chance.one_in(kLateOneIn);
+  return chance.up_to(is_late ? kLateMessage : kUsualMessage);
+}
+
+bool StorageHost::has_lease() const { return Clock::since_boot_ns() < leased_until_ns_; }
+
+// Registers, and keeps its lease, which counts from when it asked.
+void StorageHost::beat(uint64_t life) {
   if (life != life_ || !server_) return;
-  if (VirtualTime::now() >= cut_off_until_)
-    server_->serve_until(Clock::since_boot_ns() + std::chrono::nanoseconds(kLease).count());
-  clockwork_.agenda.after(kRenewal, [this, life] { renew_lease(life); });
+  if (is_standing()) return clockwork_.agenda.at(standing_until_, [this, life] { beat(life); });
+  const uint64_t number = ++beat_number_;
+  const int64_t sent_ns = Clock::since_boot_ns();
+  clockwork_.agenda.after(message_time(), [=, this] { beat_arrived(life, number, sent_ns); });
+  clockwork_.agenda.after(kBeatPatience, [=, this] {
+    if (life != life_ || number != beat_number_) return;
+    is_registered_ = false;
+    beat(life);
+  });
+}
+
+void StorageHost::beat_arrived(uint64_t life, uint64_t number, int64_t sent_ns) {
+  if (life != life_ || !server_ || (is_cut_off() && cut_off_ways_ != Ways::kFrom)) return;
+  if (is_registered_) {
+    const auto sessions = beats(this->number(), life);
+    return answer_later(life, number, [=, this] {
+      is_registered_ = sessions && has_lease();
+      if (is_registered_) answered(sent_ns, *sessions);
+    });
+  }
+  Incarnations incarnations;
+  for (const uint32_t target : targets()) incarnations[target] = store_of(target).incarnation();
+  const Registered registered = registers(this->number(), life, incarnations);
+  answer_later(life, number, [=, this] {
+    for (const auto& [target, object] : registered.dropped)
+      (void)server_->drop_names(target, std::span(&object, 1));
+    is_registered_ = true;
+    answered(sent_ns, registered.sessions);
+  });
+}
+
+void StorageHost::answer_later(uint64_t life, uint64_t number, std::function<void()> take) {
+  clockwork_.agenda.after(message_time(), [=, this] {
+    if (life != life_ || !server_ || (is_cut_off() && cut_off_ways_ != Ways::kTo)) return;
+    if (is_standing()) {
+      return clockwork_.agenda.at(standing_until_, [=, this] { answer_later(life, number, take); });
+    }
+    if (number != beat_number_) return;  // it has asked again
+    ++beat_number_;
+    take();
+    clockwork_.agenda.after(is_registered_ ? kRenewal : kUsualMessage,
+                            [this, life] { beat(life); });
+  });
+}
+
+void StorageHost::answered(int64_t sent_ns, const std::vector<uint64_t>& sessions) {
+  leased_until_ns_ = sent_ns + std::chrono::nanoseconds(kLease).count();
+  server_->serve_until(leased_until_ns_);
+  server_->sessions(sessions);
 }
 
 void StorageHost::background(uint64_t life) {
   if (life != life_ || !server_) return;
+  if (is_standing())
+    return clockwork_.agenda.at(standing_until_, [this, life] { background(life); });
   for (size_t index = 0; index < disks_.size(); ++index) {
     store::ChunkStore& store = server_->store(index);
     (void)(clockwork_.chance.one_in(kCheckpointOneIn) ? store.checkpoint()
@@ -114,14 +174,11 @@ void StorageHost::background(uint64_t life) {
   clockwork_.agenda.after(kBackground, [this, life] { background(life); });
 }
 
-void StorageHost::cut_off(Duration time) {
+void StorageHost::cut_off(Duration time, Ways ways) {
   cut_off_until_ = VirtualTime::now() + time;
-  clockwork_.trace.note("host %u is cut off from the metaserver", number());
-}
-
-void StorageHost::live(std::vector<uint64_t> sessions) {
-  sessions_ = std::move(sessions);
-  if (server_) server_->sessions(sessions_);
+  cut_off_ways_ = ways;
+  clockwork_.trace.note("host %u is cut off from the metaserver in way %u", number(),
+                        static_cast<uint32_t>(ways));
 }
 
 store::ChunkStore& StorageHost::store_of(uint32_t target) {
@@ -144,12 +201,16 @@ Duration StorageHost::work_time() {
 void StorageHost::run_later(std::function<void()> task) {
   const uint64_t number = ++task_number_;
   tasks_.emplace(number, std::move(task));
-  clockwork_.agenda.after(work_time(), [this, number] {
-    const auto found = tasks_.extract(number);
-    if (found.empty()) return;
-    found.mapped()();
-    look_after();
-  });
+  clockwork_.agenda.after(work_time(), [this, number] { run_task(number); });
+}
+
+void StorageHost::run_task(uint64_t number) {
+  if (is_standing())
+    return clockwork_.agenda.at(standing_until_, [this, number] { run_task(number); });
+  const auto found = tasks_.extract(number);
+  if (found.empty()) return;
+  found.mapped()();
+  look_after();
 }
 
 void StorageHost::note_logs() {
@@ -209,7 +270,7 @@ void StorageHost::end(bool loses_power) {
   if (loses_power) {
     for (const auto& disk : disks_) disk->cut();
     lost_power_ = true;
-    ++power_cuts_;
+    if (powerless) powerless(*this);
   }
   restart_later();
 }

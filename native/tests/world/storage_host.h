@@ -5,20 +5,21 @@
 // its workers waits here, some of it for long, and then runs at once. What a store does in the
 // background is done here, too.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "clockwork.h"
+#include "layouts.h"
 #include "network.h"
 #include "server/chunk_server.h"
 #include "store/simulated_device.h"
 
 namespace braidfs::world {
-
-using KeyBytes = std::array<std::byte, 32>;
 
 struct StorageSettings {
   uint32_t number = 0;  // of the host, and of its node
@@ -49,16 +50,40 @@ class StorageHost {
   void die_in(uint32_t changes, bool loses_power);
   void look_after();  // takes workers' tasks; sees whether a disk has died
   // The metaserver is out of reach: the server serves no client when its lease has run out.
-  void cut_off(Duration time);
+  enum class Ways : uint8_t { kBoth, kTo, kFrom };
+  void cut_off(Duration time, Ways ways = Ways::kBoth);
 
-  void live(std::vector<uint64_t> sessions);
+  bool is_cut_off() const noexcept {
+    return VirtualTime::now() < cut_off_until_ && !clockwork_.calm;
+  }
+  // All of it does not run for a while: it is stopped, or its host is.
+  void stand_still(Duration time) {
+    standing_until_ = std::max(standing_until_, VirtualTime::now() + time);
+  }
+  Time standing_until() const noexcept { return standing_until_; }
+  bool is_standing() const noexcept { return VirtualTime::now() < standing_until_; }
+
+  // What the metaserver says to it.
+  struct Registered {
+    std::vector<uint64_t> sessions{};
+    std::vector<std::pair<uint32_t, store::ObjectId>> dropped{};
+  };
+  using Incarnations = std::map<uint32_t, uint64_t>;
+  std::function<Registered(uint32_t host, uint64_t life, const Incarnations&)> registers;
+  // The sessions that live; nothing: it has to register again.
+  std::function<std::optional<std::vector<uint64_t>>(uint32_t host, uint64_t life)> beats;
+  uint64_t life() const noexcept { return life_; }
+  // It is registered, and its disks work.
+  bool serves() const { return server_ != nullptr && is_registered_ && !has_dead_disk(); }
+
   bool adopt(server::Adoption adoption) {
-    return server_ != nullptr && server_->adopt(std::move(adoption));
+    return server_ != nullptr && !is_standing() && server_->adopt(std::move(adoption));
   }
   // Called when its stores are recovered, before any client is served.
   std::function<void(StorageHost&)> recovered;
+  // Called when it loses its power.
+  std::function<void(StorageHost&)> powerless;
   store::ChunkStore& store_of(uint32_t target);
-  uint32_t power_cuts() const noexcept { return power_cuts_; }
 
   // A mutant: a loss of power does not raise the incarnation.
   bool keeps_boot_id = false;
@@ -73,9 +98,15 @@ class StorageHost {
   void end(bool loses_power);
   void run_tasks();
   void restart_later();
-  void renew_lease(uint64_t life);
+  void beat(uint64_t life);
+  void beat_arrived(uint64_t life, uint64_t number, int64_t sent_ns);
+  void answered(int64_t sent_ns, const std::vector<uint64_t>& sessions);
+  void answer_later(uint64_t life, uint64_t number, std::function<void()> take);
+  Duration message_time();
+  bool has_lease() const;
   void background(uint64_t life);
   void run_later(std::function<void()> task);
+  void run_task(uint64_t number);
   Duration work_time();
 
   Clockwork& clockwork_;
@@ -87,11 +118,14 @@ class StorageHost {
   uint64_t life_ = 0;  // rises with every start
   uint64_t task_number_ = 0;
   std::map<uint64_t, std::function<void()>> tasks_;  // of workers
-  std::vector<uint64_t> sessions_;
+  bool is_registered_ = false;
+  uint64_t beat_number_ = 0;  // of the last one
+  int64_t leased_until_ns_ = 0;
   Time cut_off_until_{};
+  Ways cut_off_ways_ = Ways::kBoth;
+  Time standing_until_{};
   bool dies_by_power_ = false;
   bool lost_power_ = false;  // since the last start
-  uint32_t power_cuts_ = 0;
 };
 
 }  // namespace braidfs::world

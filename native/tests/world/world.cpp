@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "client/context.h"
 #include "client/pieces.h"
@@ -11,14 +10,15 @@ namespace braidfs::world {
 
 namespace {
 
-constexpr uint64_t kSession = 0xfeed0001;
 constexpr uint32_t kFirstTarget = 100;
 constexpr uint32_t kChunkSize = 64u << 10;
 constexpr uint32_t kCallsMax = 250;
 constexpr Duration kFaultsLast = seconds(20);
+constexpr Duration kFaultsLastMirrored = seconds(40);
 constexpr Duration kPatience =
     seconds(300);  // longer than anything may take once faults have ended
 constexpr Duration kMisfortuneSoon = microseconds(700);
+constexpr Duration kClientComes = seconds(4);
 constexpr Duration kStep = microseconds(1);
 
 }  // namespace
@@ -26,87 +26,172 @@ constexpr Duration kStep = microseconds(1);
 World::World(uint64_t seed, Mutant mutant, bool prints)
     : clockwork_(seed, prints),
       mutant_(mutant),
-      tampering_(tampering_of(mutant, clockwork_, metaserver_)),
-      network_(clockwork_) {
+      tampering_(tampering_of(mutant, clockwork_, metaserver_, hosts_)),
+      network_(clockwork_),
+      is_mirrored_(seed % 3 != 0) {
   build_hosts();
-  build_client();
-  const std::array<Duration, 3> kFaultsEvery{milliseconds(100), milliseconds(800), seconds(4)};
-  faults_every_ = kFaultsEvery[clockwork_.chance.pick(kFaultsEvery.size())];
-  constexpr std::array<uint32_t, 4> kWeights{0, 1, 4, 16};
-  for (size_t fault = 0; fault < static_cast<size_t>(Fault::kCount); ++fault)
-    fault_weights_.push_back(kWeights[clockwork_.chance.pick(kWeights.size())]);
-  ++fault_weights_[static_cast<size_t>(Fault::kThread)];
-  constexpr std::array<uint32_t, 3> kMisfortunesOneIn{0, 60, 300};
-  misfortunes_one_in_ = kMisfortunesOneIn[clockwork_.chance.pick(kMisfortunesOneIn.size())];
-  network_.at_frame = [this](Wire& wire) { misfortune(wire); };
+  build_metaserver();
+  build_files();
+  Chance& chance = clockwork_.chance;
+  clients_.resize(chance.one_in(is_mirrored_ ? 3 : 4) == is_mirrored_ ? 1 : 2);
+  judge_->recalls_leases = is_mirrored_ || clients_.size() > 1;
+  choose_faults();
+  network_.at_frame = [this](Wire& wire, Side from, const Frame& frame) {
+    judge_->frame(wire, from, frame);
+    misfortune(wire);
+  };
 }
 
 World::~World() {
   clockwork_.agenda.clear();
-  mount_.reset();
+  clients_.clear();
+  former_.clear();
   clockwork_.agenda.clear();
 }
 
 void World::build_hosts() {
   Chance& chance = clockwork_.chance;
-  KeyBytes key;
-  key.fill(std::byte{0x5a});
+  key_.fill(std::byte{0x5a});
   uint32_t target = kFirstTarget;
-  for (uint32_t number = 0, count = 1 + chance.pick(3); number < count; ++number) {
+  const uint32_t count = is_mirrored_ ? 3 + chance.pick(2) : 1 + chance.pick(3);
+  for (uint32_t number = 0; number < count; ++number) {
     StorageSettings settings{.number = number,
                              .lanes = 1 + chance.pick(2),
                              .misses_one_in = chance.one_in(3) ? 2u : 8u,
-                             .key = key};
+                             .key = key_};
     settings.targets.push_back(target++);
     if (chance.one_in(3)) settings.targets.push_back(target++);
     hosts_.push_back(std::make_unique<StorageHost>(clockwork_, network_, settings, chance.next()));
     StorageHost& host = *hosts_.back();
     host.keeps_boot_id = mutant_ == Mutant::kPowerLossUnnoticed;
     host.syncs_nothing = mutant_ == Mutant::kDiskLies;
-    host.live({kSession});
-    host.recovered = [this](StorageHost& one) { check_stores(one); };
+    host.recovered = [this](StorageHost& one) { judge_->recovered(one); };
+    host.powerless = [this](StorageHost& one) { judge_->lost_power(one); };
+    host.registers = [this](uint32_t of, uint64_t life, const StorageHost::Incarnations& known) {
+      return metaserver_->register_host(of, life, known);
+    };
+    host.beats = [this](uint32_t of, uint64_t life) { return metaserver_->beat(of, life); };
   }
-  metaserver_ = std::make_unique<Metaserver>(clockwork_, network_, hosts_, key, tampering_.get());
+}
+
+void World::build_metaserver() {
+  metaserver_ =
+      std::make_unique<Metaserver>(clockwork_, network_, hosts_, key_, mutant_, tampering_.get());
+  judge_ = std::make_unique<Judge>(clockwork_, *metaserver_, hosts_, files_);
+  judge_->evicted = [this](uint64_t session) {
+    for (Client& client : clients_) {
+      if (client.mount && client.mount->session() == session) client.programs->die();
+    }
+  };
+  metaserver_->watcher = judge_.get();
+  metaserver_->recall = [this](uint64_t session, uint64_t ino, Metaserver::Held what) {
+    for (Client& client : clients_) {
+      Mount* const mount = client.mount.get();
+      if (mount == nullptr || mount->session() != session) continue;
+      mount->later(clockwork_.chance.up_to(milliseconds(3)),
+                   [mount, ino, what] { mount->recalled(ino, what); });
+    }
+  };
+  repair_ = std::make_unique<Repair>(clockwork_, *metaserver_, network_, hosts_, mutant_);
+}
+
+void World::build_files() {
+  Chance& chance = clockwork_.chance;
   for (uint64_t ino = 7, end = ino + 1 + chance.pick(2); ino < end; ++ino) {
-    std::vector<uint32_t> targets;
-    for (uint32_t one = kFirstTarget; one < target; ++one) targets.push_back(one);
-    const size_t width = 1 + chance.pick(static_cast<uint32_t>(targets.size()));
-    std::rotate(targets.begin(), targets.begin() + chance.pick(targets.size()), targets.end());
-    targets.resize(width);
-    metaserver_->create(ino, targets, kChunkSize);
+    const uint32_t replicas = is_mirrored_ ? (chance.one_in(4) ? 3 : 2) : 1;
+    metaserver_->create(ino, 1 + chance.pick(is_mirrored_ ? 2 : 3), replicas, kChunkSize);
     const uint32_t units = (1 + chance.pick(3)) * kChunkSize / Truth::kUnit;
     files_.push_back(std::make_unique<SharedFile>(
         SharedFile{.ino = ino, .chunk_units = kChunkSize / Truth::kUnit, .truth = Truth(units)}));
   }
-  for (const auto& host : hosts_) host->start();
 }
 
-void World::build_client() {
+void World::choose_faults() {
+  Chance& chance = clockwork_.chance;
+  const std::array<Duration, 3> kFaultsEvery{milliseconds(100), milliseconds(800), seconds(4)};
+  faults_every_ = kFaultsEvery[chance.pick(kFaultsEvery.size())];
+  constexpr std::array<uint32_t, 4> kWeights{0, 1, 4, 16};
+  for (size_t fault = 0; fault < static_cast<size_t>(Fault::kCount); ++fault)
+    fault_weights_.push_back(kWeights[chance.pick(kWeights.size())]);
+  ++fault_weights_[static_cast<size_t>(Fault::kThread)];
+  constexpr std::array<uint32_t, 3> kMisfortunesOneIn{0, 60, 300};
+  misfortunes_one_in_ = kMisfortunesOneIn[chance.pick(kMisfortunesOneIn.size())];
+}
+
+client::CoreSettings World::core_settings() {
   Chance& chance = clockwork_.chance;
   constexpr std::array<uint32_t, 3> kSyncAfter{5, 300, 5000};
-  MountSettings settings{.session = kSession,
-                         .names_former = mutant_ != Mutant::kFormerUnnamed,
-                         .tampering = tampering_.get()};
-  settings.core.lane_count = 1 + chance.pick(3);
-  settings.core.timeout_ms = 3'600'000;
-  settings.core.silence_ms_max = chance.one_in(2) ? 2'000 : 10'000;
-  settings.core.gather_ms = chance.pick(2);
-  settings.core.sync_after_ms = kSyncAfter[chance.pick(kSyncAfter.size())];
-  settings.core.seed = chance.next() | 1;
+  client::CoreSettings core;
+  core.lane_count = 1 + chance.pick(3);
+  core.timeout_ms = 3'600'000;
+  core.silence_ms_max = chance.one_in(2) ? 2'000 : 10'000;
+  core.gather_ms = chance.pick(2);
+  core.sync_after_ms = kSyncAfter[chance.pick(kSyncAfter.size())];
+  core.unanswered_ms_max = chance.one_in(2) ? 8'000 : 30'000;
+  core.seed = chance.next() | 1;
   if (chance.one_in(4)) {  // writers wait for memory
-    settings.core.memory.dirty_bytes_max = 256u << 10;
-    settings.core.dirty_bytes_per_inode_max = 64u << 10;
+    core.memory.dirty_bytes_max = 256u << 10;
+    core.dirty_bytes_per_inode_max = 64u << 10;
   }
-  mount_ = std::make_unique<Mount>(clockwork_, network_, *metaserver_, hosts_, settings);
-  programs_ = std::make_unique<Programs>(clockwork_, *mount_, files_, 1 + chance.pick(4));
+  return core;
+}
+
+// ---- clients ----
+
+void World::start_client(size_t place) {
+  Client& client = clients_[place];
+  if (client.mount) former_.push_back(std::move(client));
+  const MountSettings settings{.core = core_settings(),
+                               .names_former = mutant_ != Mutant::kFormerUnnamed,
+                               .tampering = tampering_.get()};
+  client.mount = std::make_unique<Mount>(clockwork_, network_, *metaserver_, hosts_, settings);
+  client.mount->lost = [this, place, session = client.mount->session()] {
+    clockwork_.agenda.after({}, [this, place, session] {
+      if (clients_[place].mount->session() == session) end_client(place, false);
+    });
+  };
+  client.programs =
+      std::make_unique<Programs>(clockwork_, *client.mount, *judge_, files_, last_value_,
+                                 1 + clockwork_.chance.pick(clients_.size() == 1 ? 4 : 2));
+  if (clockwork_.calm) return client.programs->end();
+  client.programs->start();
+}
+
+// Another one comes after a while.
+void World::end_client(size_t place, bool loses_power) {
+  Client& client = clients_[place];
+  if (!client.mount->is_alive()) return;
+  client.programs->die();
+  client.mount->kill(loses_power);
+  const Duration most = clockwork_.calm ? milliseconds(10) : kClientComes;
+  clockwork_.agenda.after(clockwork_.chance.up_to(most), [this, place] { start_client(place); });
+}
+
+std::string World::under_way() const {
+  std::string all;
+  for (const Client& client : clients_) {
+    if (!client.programs->are_dead()) all += client.programs->under_way();
+    if (!client.mount->is_alive() || client.programs->are_dead()) all += "a client is to come; ";
+  }
+  return all;
+}
+
+uint64_t World::calls() const {
+  uint64_t calls = 0;
+  for (const Client& client : clients_) calls += client.programs->calls();
+  for (const Client& client : former_) calls += client.programs->calls();
+  return calls;
 }
 
 std::string World::run() {
   try {
-    programs_->start();
+    for (const auto& host : hosts_) host->start();
+    metaserver_->start();
+    repair_->start();
+    for (size_t place = 0; place < clients_.size(); ++place) start_client(place);
     next_fault();
-    (void)run_until(VirtualTime::now() + kFaultsLast,
-                    [this] { return programs_->calls() > kCallsMax; });
+    (void)run_until(VirtualTime::now() + (is_mirrored_ ? kFaultsLastMirrored : kFaultsLast),
+                    [this] { return calls() > kCallsMax; });
     settle();
   } catch (const std::logic_error& error) {
     return error.what();
@@ -128,20 +213,26 @@ bool World::run_until(Time end, const std::function<bool()>& is_over) {
 
 void World::watch_loops() {
   std::vector<Turning> loops;
-  for (uint32_t lane = 0; lane < mount_->lane_count(); ++lane)
-    loops.push_back({&mount_->core().loop(lane), "c" + std::to_string(lane), nullptr});
+  for (const Client& client : clients_) {
+    if (!client.mount->is_alive()) continue;
+    const std::string name = "c" + std::to_string(client.mount->session()) + ".";
+    for (uint32_t lane = 0; lane < client.mount->lane_count(); ++lane)
+      loops.push_back({&client.mount->core().loop(lane), name + std::to_string(lane), nullptr,
+                       client.mount->standing_until()});
+  }
   for (const auto& host : hosts_) {
     if (!host->is_up()) continue;
     for (size_t lane = 0; lane < host->server()->lane_count(); ++lane) {
       loops.push_back({&host->server()->loop(lane),
-                       std::to_string(host->number()) + "." + std::to_string(lane), host.get()});
+                       std::to_string(host->number()) + "." + std::to_string(lane), host.get(),
+                       host->standing_until()});
     }
   }
   loops_.take(std::move(loops));
 }
 
 void World::step(Time end) {
-  mount_->take_events();
+  for (const Client& client : clients_) client.mount->take_events();
   watch_loops();
   loops_.look(network_);
   Agenda& agenda = clockwork_.agenda;
@@ -179,7 +270,8 @@ void World::next_fault() {
 void World::fault() {
   Chance& chance = clockwork_.chance;
   StorageHost& host = *hosts_[chance.pick(static_cast<uint32_t>(hosts_.size()))];
-  switch (chosen_fault()) {
+  const Fault chosen = chosen_fault();
+  switch (chosen) {
     case Fault::kConnection:
       return network_.break_something();
     case Fault::kKill:
@@ -191,17 +283,41 @@ void World::fault() {
     case Fault::kDeathWithin:
       return host.die_in(chance.pick(80), chance.one_in(2));
     case Fault::kLease:
-      return host.cut_off(chance.up_to(seconds(14)));
-    case Fault::kSlowMetaserver:
-      return mount_->slow_metaserver(chance.up_to(seconds(3)));
-    case Fault::kView:
-      return mount_->renew_view(files_[chance.pick(static_cast<uint32_t>(files_.size()))]->ino);
+      return host.cut_off(chance.up_to(seconds(14)),
+                          static_cast<StorageHost::Ways>(chance.pick(3)));
     case Fault::kBlackout:
       for (const auto& one : hosts_) one->lose_power();
       return;
     case Fault::kThread:
       return hold_up_a_loop();
-    case Fault::kCount:
+    case Fault::kHostStands:
+      return host.stand_still(chance.up_to(seconds(chance.one_in(3) ? 16 : 2)));
+    default:
+      return fault_of_client(chosen);
+  }
+}
+
+void World::fault_of_client(Fault fault) {
+  Chance& chance = clockwork_.chance;
+  const size_t place = chance.pick(static_cast<uint32_t>(clients_.size()));
+  Mount& mount = *clients_[place].mount;
+  if (!mount.is_alive()) return;
+  const bool is_rare = chance.one_in(4);
+  switch (fault) {
+    case Fault::kSlowMetaserver:
+      return mount.slow_metaserver(chance.up_to(seconds(3)));
+    case Fault::kView: {
+      const auto file = chance.pick(static_cast<uint32_t>(files_.size()));
+      return mount.renew_view(files_[file]->ino, chance.up_to(seconds(is_rare ? 5 : 0)));
+    }
+    case Fault::kClientEnds:
+      if (is_rare) end_client(place, chance.one_in(2));
+      return;
+    case Fault::kClientStands:
+      return mount.stand_still(chance.up_to(is_rare ? Duration(seconds(20)) : milliseconds(500)));
+    case Fault::kClientIsCutOff:
+      return mount.cut_off(chance.up_to(seconds(is_rare ? 16 : 3)));
+    default:
       return;
   }
 }
@@ -240,88 +356,62 @@ void World::hold_up_a_loop() {
 
 // A client that does not hold what is not synced.
 void World::drop_held() {
-  for (const auto& inode : mount_->core().context().inodes().all()) {
-    client::Actions actions;
-    const std::scoped_lock lock(inode->mu());
-    inode->pieces().drop_all_held(actions);
-  }
-}
-
-// ---- what must hold ----
-
-// What is safe is there, whatever the host has lost. Nobody has sent anything again yet.
-void World::check_stores(StorageHost& host) {
-  for (const auto& file : files_) {
-    const auto& targets = metaserver_->file(file->ino).targets;
-    for (uint32_t stripe = 0; stripe < targets.size(); ++stripe) {
-      if (std::count(host.targets().begin(), host.targets().end(), targets[stripe]) != 0)
-        check_store(host, *file, stripe);
+  for (const Client& client : clients_) {
+    if (!client.mount->is_alive()) continue;
+    for (const auto& inode : client.mount->core().context().inodes().all()) {
+      client::Actions actions;
+      const std::scoped_lock lock(inode->mu());
+      inode->pieces().drop_all_held(actions);
     }
   }
 }
 
-void World::check_store(StorageHost& host, SharedFile& file, uint32_t stripe) {
-  const FileRecord& record = metaserver_->file(file.ino);
-  store::ChunkStore& store = host.store_of(record.targets[stripe]);
-  const auto width = static_cast<uint32_t>(record.targets.size());
-  for (uint32_t chunk = stripe; chunk * file.chunk_units < file.truth.count(); chunk += width) {
-    std::vector<std::byte> bytes(kChunkSize);
-    std::vector<uint64_t> sums(kChunkSize / limits::kBlockSize);
-    const auto result = store.read({.object = {record.file_id, stripe},
-                                    .offset = uint64_t{chunk / width} * kChunkSize,
-                                    .length = kChunkSize,
-                                    .buffer = bytes},
-                                   sums);
-    if (result.status != Status::kOk && result.status != Status::kNoObject) {
-      if (result.status == Status::kEio) return;  // the disk dies just now
-      throw BrokenPromise("a store cannot be read: status " +
-                          std::to_string(static_cast<int>(result.status)));
-    }
-    clockwork_.trace.note("object %llu.%u chunk %u: status %u, %u bytes",
-                          static_cast<unsigned long long>(record.file_id), stripe, chunk,
-                          static_cast<uint32_t>(result.status), result.length);
-    bytes.resize(result.status == Status::kOk ? result.length : 0);
-    const std::string wrong = file.truth.check(file.truth.safe(), chunk * file.chunk_units,
-                                               values_of(std::move(bytes), file.chunk_units));
-    if (!wrong.empty())
-      throw BrokenPromise("file " + std::to_string(file.ino) + " after a start of host " +
-                          std::to_string(host.number()) + ": " + wrong);
-  }
+// ---- how it ends ----
+
+void World::wait_for(const char* what, const std::function<bool()>& is_over) {
+  if (!run_until(VirtualTime::now() + kPatience, is_over))
+    throw BrokenPromise(std::string(what) + " hangs: " + under_way() + metaserver_->is_left());
+}
+
+void World::wait_for_programs(const char* what) {
+  wait_for(what, [this] {
+    return under_way().empty() &&
+           std::all_of(clients_.begin(), clients_.end(), [](const Client& client) {
+             return client.mount->is_alive() && client.mount->unanswered() == 0;
+           });
+  });
 }
 
 void World::calm_down() {
   clockwork_.trace.note("faults end");
   clockwork_.calm = true;
-  programs_->end();
-  const Time end = VirtualTime::now() + kPatience;
-  const auto is_over = [this] {
-    return programs_->under_way().empty() && mount_->unanswered() == 0;
-  };
-  if (!run_until(end, is_over)) throw BrokenPromise("it hangs: " + programs_->under_way());
+  for (Client& client : clients_) client.programs->end();
+  wait_for_programs("a call");
 }
 
-// Everything is answered. One more fsync, and no loss of power takes anything.
+// Everything is answered. One more fsync, and no loss of power takes anything. Files that nobody
+// has open any more get all their replicas.
 void World::settle() {
   calm_down();
-  programs_->sync_all();
-  const auto is_synced = [this] { return programs_->under_way().empty(); };
-  if (!run_until(VirtualTime::now() + kPatience, is_synced))
-    throw BrokenPromise("the last fsync hangs");
+  for (Client& client : clients_) client.programs->sync_all();
+  wait_for_programs("the last fsync");
+  for (Client& client : clients_) client.programs->close_all();
+  wait_for_programs("the last close");
+  wait_for("the metaserver", [this] { return metaserver_->is_quiet(); });
+  judge_->at_the_end();
   for (const auto& file : files_) {
-    if (metaserver_->file(file->ino).size != file->size && programs_->opens(*file))
+    if (metaserver_->file(file->ino).size != file->size && file->is_size_known)
       throw BrokenPromise("the size of file " + std::to_string(file->ino) + " is " +
                           std::to_string(metaserver_->file(file->ino).size) + " and not " +
                           std::to_string(file->size));
   }
   for (const auto& host : hosts_) host->lose_power();
-  const auto are_up = [this] {
+  wait_for("a host", [this] {
     return std::all_of(hosts_.begin(), hosts_.end(),
                        [](const auto& host) { return host->is_up(); });
-  };
-  if (!run_until(VirtualTime::now() + kPatience, are_up)) throw BrokenPromise("a host stays down");
-  programs_->read_all();
-  if (!run_until(VirtualTime::now() + kPatience, is_synced))
-    throw BrokenPromise("the last read hangs");
+  });
+  for (Client& client : clients_) client.programs->read_all();
+  wait_for_programs("the last read");
 }
 
 }  // namespace braidfs::world

@@ -106,6 +106,8 @@ class World:
             for parent in ("d", "tree", "own"):
                 name = f"in-{parent}"
                 self.inos[name] = await _create(client, self.inos[parent], b"f")
+            # A writer that only ends its connection leaves files that lose replicas for a while.
+            await client.call(Op.SESSION_CLOSE, Empty(), PATIENCE_S)
         self.own = self.inos.pop("own")
         self.own_file = self.inos.pop("in-own")
         async with open_caller(

@@ -8,8 +8,9 @@ target that the cluster does not have, there is nothing to cut or delete: the ca
 nobody repeats it for ever.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
 
 import trio
 
@@ -22,6 +23,7 @@ from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
 from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
+from fscommon.rpc.objects import ObjectCaller
 from fscommon.rpc.pool import CallerPool
 from fscommon.types import SessionId, TargetId
 from fscommon.wire.objects import (
@@ -32,7 +34,6 @@ from fscommon.wire.objects import (
     ObjectSum,
     ObjectSummed,
 )
-from fscommon.wire.ops import Op
 from metaserver.membership import Membership, Node
 from metaserver.records import ObjectName
 
@@ -227,14 +228,13 @@ class StorageCalls:
         is durable when this returns."""
         address = self._address_of(source.target)
         request = ObjectCopy(*name, epoch, address, source.target, source.number, must_exist)
-        copied: ObjectCopied = await self._ask(Op.OBJECT_COPY, name, request, COPY_TIMEOUT_S)
-        return copied
+        async with self._whole_objects(name.target, COPY_TIMEOUT_S) as objects:
+            return await objects.copy(request)
 
     async def sum(self, name: ObjectName, *, reads: bool, timeout_s: float) -> ObjectSummed:
         """What the object is, and if `reads` what of it is damaged on its device."""
-        request = ObjectSum(*name, reads)
-        summed: ObjectSummed = await self._ask(Op.OBJECT_SUM, name, request, timeout_s)
-        return summed
+        async with self._whole_objects(name.target, timeout_s) as objects:
+            return await objects.sum(ObjectSum(*name, reads))
 
     async def mend(
         self, name: ObjectName, source: ObjectName, damaged: ObjectSummed | ObjectMended
@@ -243,20 +243,14 @@ class StorageCalls:
         offsets, lengths = damaged.offsets, damaged.lengths
         address = self._address_of(source.target)
         request = ObjectMend(*name, offsets, lengths, address, source.target, source.number)
-        mended: ObjectMended = await self._ask(Op.OBJECT_MEND, name, request, MEND_TIMEOUT_S)
-        return mended
+        async with self._whole_objects(name.target, MEND_TIMEOUT_S) as objects:
+            return await objects.mend(request)
 
-    async def _ask(
-        self,
-        op: Op,
-        name: ObjectName,
-        request: ObjectCopy | ObjectSum | ObjectMend,
-        timeout_s: float,
-    ) -> Any:
-        """Asks the storage server that has the object's target, or is to have the new object. It
-        stops when this is cancelled."""
-        async with self._pool.of(self._address_of(name.target)) as caller:
-            return await caller.call(op, request, timeout_s)
+    @asynccontextmanager
+    async def _whole_objects(self, target: int, timeout_s: float) -> AsyncIterator[ObjectCaller]:
+        """What is asked within stops when this is cancelled."""
+        async with self._pool.of(self._address_of(target)) as caller:
+            yield ObjectCaller(caller, timeout_s=timeout_s)
 
     def _address_of(self, target: int) -> str:
         """Raises TransportError."""

@@ -43,13 +43,15 @@ void Repair::begin(uint64_t ino) {
   job->ino = ino;
   metaserver_.acquire(Metaserver::kSystem, ino, false, [this, job](auto) {
     if (!plan(*job)) return end(job, "there is nothing to do");
-    const bool syncs = mutant_ != Mutant::kAddedUnsynced;
-    for (const Name& name : job->names) job->steps.push_back([=, this] { copy(job, name); });
-    if (syncs)
-      job->steps.push_back([=, this] { ask_all(job, Op::kSync, job->layout.epoch, false); });
+    for (const Name& name : job->names)
+      job->steps.push_back([this, name](const JobPtr& one) { copy(one, name); });
+    if (mutant_ != Mutant::kAddedUnsynced)
+      job->steps.push_back(
+          [this](const JobPtr& one) { ask_all(one, Op::kSync, one->layout.epoch, false); });
     if (mutant_ != Mutant::kAddedUnraised)
-      job->steps.push_back([=, this] { ask_all(job, Op::kRaiseEpoch, job->epoch, true); });
-    job->steps.push_back([=, this] { add(job); });
+      job->steps.push_back(
+          [this](const JobPtr& one) { ask_all(one, Op::kRaiseEpoch, one->epoch, true); });
+    job->steps.push_back([this](const JobPtr& one) { add(one); });
     next(job);
   });
 }
@@ -90,7 +92,7 @@ void Repair::next(const JobPtr& job) {
   const bool is_slow = !clockwork_.calm && chance.one_in(kSlowOneIn);
   clockwork_.agenda.after(chance.up_to(is_slow ? Duration(seconds(6)) : kStep), [this, job] {
     if (!is_claimed(*job)) return end(job, "it is to be written");
-    job->steps[job->at++]();
+    job->steps[job->at++](job);
   });
 }
 

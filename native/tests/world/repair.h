@@ -17,6 +17,8 @@ class Repair {
   void start();
 
  private:
+  struct Job;
+  using JobPtr = std::shared_ptr<Job>;
   // layout: as it was planned. at: how far it is.
   struct Job {
     uint64_t ino = 0;
@@ -25,10 +27,9 @@ class Repair {
     uint32_t epoch = 0;
     std::map<uint32_t, uint64_t> incarnations{};
     std::map<Name, uint64_t> sinks{};  // the incarnations of the targets of copies
-    std::vector<std::function<void()>> steps{};
+    std::vector<std::function<void(const JobPtr&)>> steps{};
     size_t at = 0;
   };
-  using JobPtr = std::shared_ptr<Job>;
 
   void look();
   void begin(uint64_t ino);

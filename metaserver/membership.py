@@ -159,6 +159,10 @@ class Membership:
     def is_down(self, node: NodeId) -> bool:
         return node in self._down
 
+    def is_there(self, node: NodeId) -> bool:
+        """Whether it is neither down nor, most likely, ended."""
+        return node not in self._down and node not in self._ended
+
     def is_suspect(self, node: NodeId) -> bool:
         return node in self._suspects
 
@@ -200,7 +204,7 @@ class Membership:
     def put_node(self, node: Node) -> bool:
         """Adds or updates a node. Returns True if the cluster map has changed."""
         old = self._nodes.get(node.id)
-        was_down = not self._is_there(node.id)
+        was_down = not self.is_there(node.id)
         self._nodes[node.id] = node
         self._down.discard(node.id)
         self._ended.discard(node.id)
@@ -237,7 +241,7 @@ class Membership:
         """Takes a heartbeat. Returns True if the cluster map has changed."""
         known = self._nodes[node]
         known.heard_s = now_s
-        changed = not self._is_there(node)
+        changed = not self.is_there(node)
         self._down.discard(node)
         self._ended.discard(node)
         for report in reports:
@@ -284,7 +288,7 @@ class Membership:
         ended = [
             node
             for node in self._nodes.values()
-            if self._is_there(node.id)
+            if self.is_there(node.id)
             and node.connection is not None
             and not node.connection.is_open
             and now_s - node.heard_s > ENDED_S
@@ -293,9 +297,6 @@ class Membership:
         if ended:
             self._choose_places()
         return ended
-
-    def _is_there(self, node: NodeId) -> bool:
-        return node not in self._down and node not in self._ended
 
     def set_draining(self, targets: Iterable[int], wanted: bool) -> list[Target]:
         """Closes targets to new files, or opens them again. Returns those whose state has changed.
@@ -558,7 +559,7 @@ class Membership:
         return TargetState.FULL if target.is_full else TargetState.UP
 
     def _is_up(self, target: Target) -> bool:
-        return target.is_served and self._is_there(target.node)
+        return target.is_served and self.is_there(target.node)
 
     def files_free(self) -> int:
         """The number of new objects for which the targets open to new files have inodes."""

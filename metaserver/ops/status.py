@@ -84,7 +84,7 @@ def _node(node: Node, context: Context) -> NodeStatus:
         node=node.id,
         name=node.name,
         address=node.address,
-        is_up=not services.membership.is_down(node.id),
+        is_up=services.membership.is_there(node.id),
         seconds_since_heartbeat=max(0.0, context.now_s - node.heard_s),
         is_current=node.session_version == services.sessions.version,
         traffic=node.traffic,

@@ -163,6 +163,13 @@ class Membership:
         """Whether it is neither down nor, most likely, ended."""
         return node not in self._down and node not in self._ended
 
+    def _comes_back(self, node: NodeId) -> bool:
+        """The node was heard. Returns whether it was taken for down or ended."""
+        was_away = not self.is_there(node)
+        self._down.discard(node)
+        self._ended.discard(node)
+        return was_away
+
     def is_suspect(self, node: NodeId) -> bool:
         return node in self._suspects
 
@@ -204,12 +211,10 @@ class Membership:
     def put_node(self, node: Node) -> bool:
         """Adds or updates a node. Returns True if the cluster map has changed."""
         old = self._nodes.get(node.id)
-        was_down = not self.is_there(node.id)
+        was_away = self._comes_back(node.id)
         self._nodes[node.id] = node
-        self._down.discard(node.id)
-        self._ended.discard(node.id)
         self._choose_places()
-        return old is None or old.address != node.address or was_down
+        return old is None or old.address != node.address or was_away
 
     def put_target(self, target: Target) -> bool:
         old = self._targets.get(target.id)
@@ -241,9 +246,7 @@ class Membership:
         """Takes a heartbeat. Returns True if the cluster map has changed."""
         known = self._nodes[node]
         known.heard_s = now_s
-        changed = not self.is_there(node)
-        self._down.discard(node)
-        self._ended.discard(node)
+        changed = self._comes_back(node)
         for report in reports:
             changed |= self._reported(node, report)
         if changed:
@@ -499,11 +502,14 @@ class Membership:
         up = [target for target in room if self._is_up(self._targets[target])]
         known = [target for target in up if not self._targets[target].joining_epoch]
         self._places = known or up or room
-        self._replica_targets = [target for target in known if self._takes_replicas(target)]
+        self._replica_targets = [one for one in known if self._takes_replicas(self._targets[one])]
         self._placement = None
 
-    def _takes_replicas(self, target: TargetId) -> bool:
-        node = self._nodes[self._targets[target].node]
+    def _takes_replicas(self, target: Target) -> bool:
+        """Whether the target may get new replicas while its node is there."""
+        if target.is_full or target.joining_epoch or not target.is_open:
+            return False
+        node = self._nodes[target.node]
         return bool(node.features & FEATURE_REPLICAS) and node.id not in self._suspects
 
     def _place_of_replicas(self) -> Placement:
@@ -518,17 +524,13 @@ class Membership:
         )
 
     def _ended_targets(self) -> list[TargetId]:
-        """Those that would take replicas if their nodes, which may just be restarting, were
-        there."""
+        """Those that would take replicas if their nodes, which may be restarting, were there."""
         return sorted(
             target.id
             for target in self._targets.values()
             if target.node in self._ended - self._down
             and target.is_served
-            and target.is_open
-            and not target.is_full
-            and not target.joining_epoch
-            and self._takes_replicas(target.id)
+            and self._takes_replicas(target)
         )
 
     # ---- reports -------------------------------------------------------------------------

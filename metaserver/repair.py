@@ -140,7 +140,7 @@ class Repair:
         self._look_at_targets()
         self._change(self._purge)
         is_busy |= self._walk()
-        self._found = deque(self.candidates(_BEGUN_MAX))
+        self._found = deque(self.candidates())
         self._fill(tasks)
         self._change(self._count_lacking)
         self._note()
@@ -149,8 +149,8 @@ class Repair:
 
     # ---- the files that lack replicas ----------------------------------------------------
 
-    def candidates(self, most: int = _BEGUN_MAX) -> list[Ino]:
-        """Returns files that lack replicas and can get some now, the most endangered first."""
+    def candidates(self) -> list[Ino]:
+        """Returns some files that lack replicas and can get some now, the most endangered first."""
         found: list[Ino] = []
         whys: list[str] = []
         for times in (self._resting, self._left_alone):
@@ -159,7 +159,7 @@ class Repair:
 
         def look(tx: Transaction, context: Context) -> None:
             for ino in self._lacking_files(tx):
-                if len(found) >= most:
+                if len(found) >= _BEGUN_MAX:
                     break
                 if ino in found or not self._may_begin(context, ino):
                     continue

@@ -69,8 +69,8 @@ def cmake_build(
 def _cmake_options() -> list[str]:
     words = ["-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"]
     if shutil.which("ccache") and "CCACHE_DISABLE" not in os.environ:
-        as_ever = ["-DBRAIDFS_ONCE=OFF", "-UCMAKE_CXX_FLAGS_RELWITHDEBINFO"]
-        return [*words, *as_ever, "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
+        usual = ["-DBRAIDFS_ONCE=OFF", "-UCMAKE_CXX_FLAGS_RELWITHDEBINFO"]
+        return [*words, *usual, "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
     # Everything is compiled, so less is: common headers once, and for debuggers lines but no types.
     few_symbols = "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG"
     return [*words, "-DBRAIDFS_ONCE=ON", few_symbols]

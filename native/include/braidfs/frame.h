@@ -177,6 +177,13 @@ struct DecodedHeader {
 // Decodes and checks one header. `raw` must hold at least kHeaderSize bytes.
 DecodedHeader decode_header(std::span<const std::byte> raw) noexcept;
 
+constexpr uint64_t round_down_to_block(uint64_t offset) noexcept {
+  return offset / limits::kBlockSize * limits::kBlockSize;
+}
+constexpr uint64_t round_up_to_block(uint64_t offset) noexcept {
+  return round_down_to_block(offset + limits::kBlockSize - 1);
+}
+
 // Number of blocks that [offset, offset + length) touches. A list of sums has one u64 for each.
 constexpr uint32_t blocks_touched(uint64_t offset, uint32_t length) noexcept {
   if (length == 0) return 0;

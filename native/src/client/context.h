@@ -44,10 +44,10 @@ struct CoreSettings {
   uint32_t silence_ms_max = 10'000;
   // Small writes that nobody waits for leave at a connection at intervals of so long.
   uint32_t gather_ms = 1;
-  // A replica whose server is not there, or (connected) has not answered a change, is dropped. The
-  // latter is shorter than what a client has to return a recalled lease (30 s), which may wait for
-  // the change.
+  // A replica is dropped whose server was not there for so long.
   uint32_t unreached_ms_max = 4'000;
+  // A replica is dropped whose server is connected, and has not answered a change for so long. The
+  // return of a recalled lease may wait for that change, and must not take 30 s.
   uint32_t unanswered_ms_max = 20'000;
   uint32_t sync_after_ms = 5'000;  // bytes that nobody syncs are synced after about so long
   uint32_t busy_poll_us = 0;       // a lane with few calls under way polls for at most so long

@@ -58,7 +58,7 @@ class Copier {
           copy_.from->seek(copy_.source, copy_.source_epoch, found.at, hole, found);
       if (status != Status::kOk) return status;
     }
-    at = std::min(found.at, end) / limits::kBlockSize * limits::kBlockSize - copy_.source_offset;
+    at = round_down_to_block(std::min(found.at, end)) - copy_.source_offset;
     return Status::kOk;
   }
 
@@ -76,8 +76,7 @@ class Copier {
                                                     sums_);
     if (read.status != Status::kOk) return read.status;
     // On disk the last block of an object is whole, padded with zeros; it is copied as such.
-    const uint32_t whole =
-        (read.length + limits::kBlockSize - 1) / limits::kBlockSize * limits::kBlockSize;
+    const auto whole = static_cast<uint32_t>(round_up_to_block(read.length));
     const auto bytes = bytes_.first(whole);
     std::fill(bytes.begin() + read.length, bytes.end(), std::byte{0});
     if (read.length < whole)

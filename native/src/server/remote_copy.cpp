@@ -17,13 +17,6 @@ constexpr int kExtentsAtOnce = 64;                   // of one step
 constexpr uint64_t kWrittenByOthers = 256u << 10;
 constexpr uint64_t kNothing = store::SeekResult::kNothing;
 
-constexpr uint64_t block_of(uint64_t offset) {
-  return offset / limits::kBlockSize * limits::kBlockSize;
-}
-constexpr uint64_t whole_blocks(uint64_t length) {
-  return block_of(length + limits::kBlockSize - 1);
-}
-
 }  // namespace
 
 RemoteCopy::RemoteCopy(net::Socket socket, std::chrono::milliseconds patience)
@@ -35,7 +28,7 @@ void RemoteCopy::begin(const CopyOrder& order) {
   why_.clear();
   before_.reset();
   is_open_ = is_done_ = false;
-  source_length_ = incarnation_ = former_length_ = written_end_ = bytes_ = at_ = extent_end_ = 0;
+  source_length_ = incarnation_ = length_ = bytes_ = at_ = extent_end_ = 0;
   epoch_ = 0;
 }
 
@@ -95,8 +88,8 @@ Status RemoteCopy::open(store::ChunkStore& store) {
   if (former.epoch > order_.epoch)
     return refuse(Status::kStaleTruncateEpoch, "the new object has a newer epoch");
   epoch_ = former.epoch;
-  former_length_ = former.length;
-  const uint64_t end = whole_blocks(former.length);
+  length_ = former.length;
+  const uint64_t end = round_up_to_block(former.length);
   for (uint64_t at = 0; status == Status::kOk && at < end; at += kPunchBytes)
     status = store.punch(order_.object, at, std::min(kPunchBytes, end - at), epoch_);
   return status;
@@ -113,7 +106,7 @@ Status RemoteCopy::move(store::ChunkStore& store, WorkerPool& writers, uint64_t 
       if (const Status status = next_extent(); status != Status::kOk) return status;
       continue;
     }
-    const uint64_t end = at_ + std::min(extent_end_ - at_, whole_blocks(enough - bytes_));
+    const uint64_t end = at_ + std::min(extent_end_ - at_, round_up_to_block(enough - bytes_));
     if (const Status status = source_.read(at_, end, take); status != Status::kOk) return status;
     at_ = end;
   }
@@ -124,7 +117,7 @@ void RemoteCopy::write(store::ChunkStore& store, WorkerPool& writers,
                        SourceConnection::Arrived arrived) {
   const uint64_t length = arrived.bytes.size();
   bytes_ += length;
-  written_end_ = std::max(written_end_, arrived.offset + length);
+  length_ = std::max(length_, arrived.offset + length);
   const auto task = [&store, object = order_.object, epoch = epoch_, one = std::move(arrived)]() {
     const LowPriority low;
     one.done(store.write({.object = object,
@@ -139,8 +132,7 @@ void RemoteCopy::write(store::ChunkStore& store, WorkerPool& writers,
 // The object gets its epoch, and its length where that does not follow from its bytes. It is
 // refused when the object has that epoch, and another length, from a former copy.
 Status RemoteCopy::close(store::ChunkStore& store) {
-  const uint64_t length = std::max(former_length_, written_end_);
-  Status status = length == source_length_
+  Status status = length_ == source_length_
                       ? store.raise_epoch(order_.object, order_.epoch)
                       : store.truncate(order_.object, source_length_, order_.epoch);
   if (status == Status::kOk) status = store.sync(order_.object, order_.epoch);
@@ -173,7 +165,7 @@ Status RemoteCopy::next_extent() {
   uint64_t begin = 0;
   Status status = seek(at_, false, begin);
   if (status != Status::kOk) return status;
-  at_ = extent_end_ = std::max(at_, block_of(std::min(begin, source_length_)));
+  at_ = extent_end_ = std::max(at_, round_down_to_block(std::min(begin, source_length_)));
   if (begin >= source_length_) {
     at_ = extent_end_ = source_length_;
     return Status::kOk;

@@ -76,10 +76,9 @@ class RemoteCopy {
   bool is_done_ = false;
   std::optional<Figures> before_;  // of the source, when it began
   uint64_t source_length_ = 0;
-  uint64_t incarnation_ = 0;    // of the target
-  uint32_t epoch_ = 0;          // of the new object, while it is written
-  uint64_t former_length_ = 0;  // of what a former attempt left
-  uint64_t written_end_ = 0;
+  uint64_t incarnation_ = 0;  // of the target
+  uint32_t epoch_ = 0;        // of the new object, while it is written
+  uint64_t length_ = 0;       // of the new object, with what a former attempt left
   uint64_t bytes_ = 0;
   uint64_t at_ = 0;          // where the copy goes on
   uint64_t extent_end_ = 0;  // up to where there is data from at_

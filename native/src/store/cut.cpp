@@ -16,10 +16,6 @@ namespace braidfs::store {
 
 namespace {
 
-constexpr uint64_t round_up(uint64_t bytes) noexcept {
-  return (bytes + kBlockSize - 1) / kBlockSize * kBlockSize;
-}
-
 // At least one: group 0 holds length and epoch.
 constexpr uint32_t groups_kept(uint64_t length) noexcept {
   return std::max(static_cast<uint32_t>((length + kGroupBytes - 1) / kGroupBytes), 1u);
@@ -99,7 +95,7 @@ Status StoreBody::truncate_locked(const ObjectPointer& object, Guard& guard, uin
   const bool shrinks = length < object->length;
   Edges edges;
   if (shrinks && length % kBlockSize != 0) {
-    Status s = zero_edge(*object, guard, length, round_up(length), edges);
+    Status s = zero_edge(*object, guard, length, round_up_to_block(length), edges);
     if (s != Status::kOk) return s;
   }
   EntryHeader header = header_for(*object, EntryKind::kTruncate);
@@ -112,7 +108,7 @@ Status StoreBody::truncate_locked(const ObjectPointer& object, Guard& guard, uin
   }
   if (Status s = log_cut(object, header, edges); s != Status::kOk) return s;
   if (shrinks) {
-    Status s = cut_groups(object, round_up(length) / kBlockSize, kBlocksMax);
+    Status s = cut_groups(object, round_up_to_block(length) / kBlockSize, kBlocksMax);
     if (s != Status::kOk) return s;
   }
   object->length = length;
@@ -216,7 +212,7 @@ Status StoreBody::release_tail(Object& object, uint64_t length) {
   if (Status s = file_of(object, file); s != Status::kOk) return s;
   FileFigures before;
   if (int r = file->figures(before); r < 0) return Status::kEio;
-  const uint64_t first_block = round_up(length) / kBlockSize;
+  const uint64_t first_block = round_up_to_block(length) / kBlockSize;
   const uint32_t whole = groups_kept(length);
   if (first_block < uint64_t{whole} * kGroupBlocks) {
     release_boundary(object, *file, whole - 1, static_cast<uint32_t>(first_block % kGroupBlocks));
@@ -249,7 +245,7 @@ Status StoreBody::punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t 
   const uint64_t end = std::min(length, kObjectBytesMax - offset) + offset;
   const uint64_t first_block = offset / kBlockSize;
   const RangeLock::Ticket ticket =
-      object->range.lock(guard, first_block, round_up(end) / kBlockSize, true);
+      object->range.lock(guard, first_block, round_up_to_block(end) / kBlockSize, true);
   Status status = Status::kOk;
   if (object->broken)
     status = Status::kEio;
@@ -265,15 +261,15 @@ Status StoreBody::punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t 
 
 Status StoreBody::punch_locked(const ObjectPointer& object, Guard& guard, uint64_t offset,
                                uint64_t end) {
-  end = std::min(end, round_up(object->length));
+  end = std::min(end, round_up_to_block(object->length));
   // Behind the object's end there are zeros already.
-  if (end >= object->length) end = round_up(end);
+  if (end >= object->length) end = round_up_to_block(end);
   if (offset >= end) return Status::kOk;
-  const uint64_t first = round_up(offset) / kBlockSize;
+  const uint64_t first = round_up_to_block(offset) / kBlockSize;
   const uint64_t last = end / kBlockSize;
   Edges edges;
   if (offset % kBlockSize != 0) {
-    Status s = zero_edge(*object, guard, offset, std::min(round_up(offset), end), edges);
+    Status s = zero_edge(*object, guard, offset, std::min(round_up_to_block(offset), end), edges);
     if (s != Status::kOk) return s;
   }
   if (end % kBlockSize != 0 && last >= first) {

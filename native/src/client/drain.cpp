@@ -233,7 +233,9 @@ bool DrainOperation::is_last_of_lease(Context& context) const {
 // do not count. LOCKED inode.
 void DrainOperation::take_view() {
   const FileViewPtr former = std::exchange(view_, inode_->view_locked());
-  if (former && former->file_id != view_->file_id) synced_stripes_ = synced_some_ = lost_some_ = 0;
+  if (!former || former->file_id == view_->file_id) return;
+  synced_stripes_ = 0;
+  done_.clear();
 }
 
 // Takes what is to be synced, which is right only as long as every piece is acknowledged. LOCKED
@@ -310,7 +312,7 @@ void DrainOperation::note_synced(Lane& lane, const Call& call, Actions& actions)
   PieceTable& pieces = inode_->pieces();
   if (call.status == Status::kOk && call.incarnation == sync.incarnation) {
     pieces.synced(sync.stripe_index, sync.replica, acknowledgements_, actions);
-    if (call.view->file_id == view_->file_id) synced_some_ |= bit;
+    if (call.view->file_id == view_->file_id) done_.push_back(sync);
     return;
   }
   unsynced_some_ |= bit;
@@ -337,7 +339,6 @@ void DrainOperation::lost(Lane& lane, const Sync& sync, uint64_t incarnation) {
       !pieces.another_has_it(sync.stripe_index, sync.replica)) {
     pieces.forget_loss(sync.stripe_index, sync.replica);
     inode_->fail(EIO);
-    lost_some_ |= uint64_t{1} << sync.stripe_index;
     return;
   }
   rests_ = true;
@@ -359,12 +360,22 @@ void DrainOperation::advance(Lane& lane) {
 }
 
 void DrainOperation::synced(Lane& lane) {
-  synced_stripes_ |= synced_some_ & ~unsynced_some_ & ~lost_some_;
+  note_synced_stripes();
   if (again_ && kind_ == Kind::kBackground) return finish(lane);
   if (again_ && error_ == 0 && goes_again(lane)) return;
   if (!commits_ || committed_ || error_ != 0) return finish(lane);
   phase_ = Phase::kCommit;
   proceed(lane);
+}
+
+// A stripe is durable if those replicas are that it has by now. Another one that was synced before
+// it was dropped does not count: what was left may have lost its bytes.
+void DrainOperation::note_synced_stripes() {
+  const auto view = inode_->view();
+  for (const Sync& sync : done_) {
+    if (view->is_replicated && !view->has(sync.stripe_index, sync.replica)) continue;
+    synced_stripes_ |= (uint64_t{1} << sync.stripe_index) & ~unsynced_some_;
+  }
 }
 
 // Begins another round, maybe after a rest. False: there were too many.

@@ -83,6 +83,7 @@ class DrainOperation final : public Operation {
   bool may_commit_beside() const;
   void ask_sync(Lane& lane, const Sync& sync);
   void note_synced(Lane& lane, const Call& call, Actions& actions);
+  void note_synced_stripes();
   void lost(Lane& lane, const Sync& sync, uint64_t incarnation);
   void synced(Lane& lane);
   bool goes_again(Lane& lane);
@@ -124,9 +125,8 @@ class DrainOperation final : public Operation {
   uint64_t acknowledgements_ = 0;  // that they make durable
   uint32_t pending_ = 0;           // SYNC calls, and the commit beside them
   uint64_t synced_stripes_ = 0;
-  uint64_t synced_some_ = 0;    // of these stripes a replica was synced
-  uint64_t unsynced_some_ = 0;  // of these one was not, in this round
-  uint64_t lost_some_ = 0;      // of these no replica has all that was acknowledged
+  std::vector<Sync> done_;      // those that succeeded, in any round
+  uint64_t unsynced_some_ = 0;  // of these stripes a replica was not synced, in this round
   bool again_ = false;
   bool rests_ = false;   // before the next round: the view has to change first
   bool checks_ = false;  // the metaserver says that a target has lost what it acknowledged

@@ -382,13 +382,16 @@ TEST_F(Replicas, AStripeIsNotCalledDurableWhoseOnlyReplicaHasLostIt) {
   rig.write(kFh, 0, bytes_);
   ASSERT_EQ(rig.flush(kFh), 0);
   rig.targets[1]->decide(on(Op::kSync, {Fault::kStatus, Status::kNotReady}, 4));
+  rig.open(kFh + 1, O_RDWR);
   const uint64_t fsync = rig.start_fsync(kFh);
+  const uint64_t other = rig.start_fsync(kFh + 1);  // only one of them sees the loss
   EXPECT_FALSE(rig.replier.wait_for(fsync, 50));
   EXPECT_EQ(rig.targets[0]->durable_object(kIno, 0), bytes_);
   rig.take_row(100);
   rig.core->view_put(kIno, rig.layout(), rig.capability());
   rig.targets[1]->lose_unsynced();
   EXPECT_EQ(rig.replier.wait(fsync).error, EIO);
+  EXPECT_EQ(rig.replier.wait(other).error, EIO);
   for (const auto& commit : rig.commits()) EXPECT_EQ(commit.stripes, 0u);
 }
 

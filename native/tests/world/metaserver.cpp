@@ -302,11 +302,8 @@ void Metaserver::give_back(uint64_t session, uint64_t ino, Held what) {
   const auto held = holders.find(session);
   if (held == holders.end() || held->second.number > what.number) return;
   const uint32_t former = std::exchange(held->second.flags, held->second.flags & ~what.flags);
-  const bool is_gone = held->second.flags == 0;
-  if (is_gone) holders.erase(held);
-  const bool was_exclusive = (former & what.flags & kLeaseDataExclusive) != 0;
-  if (was_exclusive) watcher->freed(ino);
-  if (was_exclusive || is_gone) watcher->let_go(session, ino);
+  if (held->second.flags == 0) holders.erase(held);
+  if ((former & what.flags & kLeaseDataExclusive) != 0) watcher->freed(ino);
   serve(ino);
 }
 

@@ -54,6 +54,7 @@ class Mount final : public fuse::Replier {
 
   // Of the grant of its lease on the file's bytes; 0: it has none.
   uint64_t lease_number(uint64_t ino) const;
+  bool gives_back(uint64_t ino) const;  // such a lease, or a part of it
 
   // Its first handle of the file registers it at the metaserver.
   void open(uint64_t ino, uint64_t fh, int flags, std::function<void()> done);

@@ -149,6 +149,11 @@ uint64_t Mount::lease_number(uint64_t ino) const {
   return is_held && has_leases() ? found->second.number : 0;
 }
 
+bool Mount::gives_back(uint64_t ino) const {
+  const auto found = files_.find(ino);
+  return found != files_.end() && found->second.is_leaving;
+}
+
 void Mount::tell_lanes(uint64_t ino) {
   const OpenFile& file = files_[ino];
   (void)core_->inode_lease(ino, file.held, file.recalling);
@@ -242,6 +247,7 @@ void Mount::end_recalling(uint64_t ino, uint32_t flags) {
 
 void Mount::returned(uint64_t ino, Metaserver::Held what) {
   close(ino);
+  metaserver_.watcher->let_go(session_, ino);
   tell([=, this] { metaserver_.give_back(session_, ino, what); });
   OpenFile& file = files_[ino];
   file.is_leaving = false;

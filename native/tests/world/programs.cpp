@@ -198,19 +198,29 @@ void Programs::read_units(Program& program, uint32_t first, uint32_t count) {
   program.doing = "read " + std::to_string(first) + "+" + std::to_string(count);
   clockwork_.trace.note("program %u: %s", program.number, program.doing.c_str());
   const uint64_t lease = mount_.lease_number(file.ino);
-  interrupt_some(
-      mount_.read({file.ino, program.fh, uint64_t{first} * kUnit}, count * kUnit,
-                  alive([this, &program, &file, first, count, lease, since = file.truth.since()](
-                            int error, const Bytes& bytes) {
-                    if (error == EINTR || !mount_.has_leases() || !is_well(program, error))
-                      return done(program);
-                    const auto values = values_of(bytes, count);
-                    const std::string wrong = file.truth.check(since, first, values);
-                    if (!wrong.empty()) fail(program, "I9: " + wrong);
-                    if (lease != 0 && lease == mount_.lease_number(file.ino))
-                      file.truth.saw(since, first, std::span(values).first(bytes.size() / kUnit));
-                    done(program);
-                  })));
+  interrupt_some(mount_.read(
+      {file.ino, program.fh, uint64_t{first} * kUnit}, count * kUnit,
+      alive([this, &program, first, count, lease, since = file.truth.since()](int error,
+                                                                              const Bytes& bytes) {
+        if (error == EINTR || !is_well(program, error)) return done(program);
+        look_at(program, {first, values_of(bytes, count), bytes.size() / kUnit, since, lease});
+      })));
+}
+
+void Programs::look_at(Program& program, const Seen& seen) {
+  SharedFile& file = *program.file;
+  if (!mount_.has_leases()) return done(program);
+  const std::string wrong = file.truth.check(seen.since, seen.first, seen.values);
+  // A lease that goes takes along what was held: whether that is lost is known when it is back.
+  if (!wrong.empty() && mount_.gives_back(file.ino)) {
+    return mount_.later(kKernelWaits, [this, &program, seen] {
+      if (!are_dead_) look_at(program, seen);
+    });
+  }
+  if (!wrong.empty()) fail(program, "I9: " + wrong);
+  if (seen.lease != 0 && seen.lease == mount_.lease_number(file.ino))
+    file.truth.saw(seen.since, seen.first, std::span(seen.values).first(seen.count));
+  done(program);
 }
 
 void Programs::fsync(Program& program) {
@@ -318,7 +328,7 @@ void Programs::cut_done(Program& program, uint32_t unit, bool is_durable, int64_
   if (is_well_done && !file.has_remains) {
     file.truth.wrote(unit, count, is_durable);
   } else {
-    file.truth.failed(unit, count);
+    file.truth.uncovered(unit, count);
   }
   if (is_well_done) file.size = size;
   file.cutter = 0;

@@ -52,6 +52,15 @@ class Programs {
   void write(Program& program);
   void read(Program& program);
   void read_units(Program& program, uint32_t first, uint32_t count);
+  // What a read gave that began when `since` was, under the lease of that number.
+  struct Seen {
+    uint32_t first = 0;
+    std::vector<uint64_t> values{};
+    size_t count = 0;  // of those that are not behind the file's end
+    Truth::Since since{};
+    uint64_t lease = 0;
+  };
+  void look_at(Program& program, const Seen& seen);
   void fsync(Program& program);
   void seek(Program& program);
   void sought(Program& program, uint32_t from, int64_t at, bool hole, const Truth::Since& since);

@@ -10,6 +10,7 @@ namespace braidfs::world {
 
 namespace {
 
+constexpr Duration kResent = seconds(60);
 constexpr Duration kLook = milliseconds(1500);
 constexpr Duration kPatience = seconds(8);
 constexpr Duration kGivenUp = seconds(3);
@@ -59,7 +60,7 @@ void Repair::begin(uint64_t ino) {
 bool Repair::plan(Job& job) {
   FileRecord& file = metaserver_.file(job.ino);
   if (!metaserver_.holds(Metaserver::kSystem, job.ino, kLeaseData) ||
-      metaserver_.cuts_.contains(job.ino))
+      metaserver_.cuts_.contains(job.ino) || may_be_resent(file))
     return false;
   metaserver_.give_up_plan(job.ino);
   const uint32_t generation = file.generation_last + 1;
@@ -83,6 +84,15 @@ bool Repair::plan(Job& job) {
   clockwork_.trace.note("file %llu: %zu copies are planned for epoch %u",
                         static_cast<unsigned long long>(job.ino), job.names.size(), job.epoch);
   return true;
+}
+
+// A client may send again what a target has lost, so nothing is copied that lacks it.
+bool Repair::may_be_resent(const FileRecord& file) const {
+  const Time since = VirtualTime::now() - kResent;
+  const auto names = file.names();
+  return metaserver_.is_torn(file.ino) &&
+         std::any_of(names.begin(), names.end(),
+                     [&](const Name& name) { return metaserver_.raised_at(name.target) > since; });
 }
 
 // Between two steps the job may be late, or end.

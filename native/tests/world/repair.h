@@ -34,6 +34,7 @@ class Repair {
   void look();
   void begin(uint64_t ino);
   bool plan(Job& job);
+  bool may_be_resent(const FileRecord& file) const;
   void copy(const JobPtr& job, const Name& name);
   void move(const JobPtr& job, const Name& name, const Name& source, uint64_t length,
             uint64_t offset);

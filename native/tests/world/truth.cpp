@@ -35,6 +35,15 @@ void Truth::failed(uint32_t first, uint32_t count) {
   for (uint32_t at = first; at < first + count; ++at) units_[at].is_busy = false;
 }
 
+void Truth::uncovered(uint32_t first, uint32_t count) {
+  failed(first, count);
+  for (uint32_t at = first; at < first + count; ++at) {
+    Unit& unit = units_[at];
+    unit.answered = std::min(unit.answered, unit.closed);
+    ++unit.losses;
+  }
+}
+
 Truth::Since Truth::since() const {
   Since now;
   for (const Unit& unit : units_) {

@@ -37,6 +37,8 @@ class Truth {
   void writes(uint32_t first, uint32_t count, uint64_t value, uint64_t holder);
   void wrote(uint32_t first, uint32_t count, bool is_durable);
   void failed(uint32_t first, uint32_t count);  // it may be there or not
+  // A cut dropped what its client had not sent yet: targets may have anything that was not closed.
+  void uncovered(uint32_t first, uint32_t count);
   Since since() const;
   // Of what this session has written last; of other units the oldest place.
   Places answered_to(uint64_t session) const;

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 
 namespace braidfs::client::rig {
 
@@ -170,11 +171,18 @@ bool Stage::serve(Target& target, Connection& connection) {
   return true;
 }
 
+// A lane that does not go on may not have read what came before: the rest waits here, too.
 bool Stage::deliver(Connection& connection) {
   if (connection.replies.empty()) return false;
-  const Bytes reply = std::move(connection.replies.front());
+  Bytes& reply = connection.replies.front();
+  const ssize_t sent =
+      ::send(connection.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0 && errno == EAGAIN) return false;
+  if (sent >= 0 && static_cast<size_t>(sent) < reply.size()) {
+    reply.erase(reply.begin(), reply.begin() + sent);
+    return true;
+  }
   connection.replies.pop_front();
-  (void)::send(connection.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   return true;
 }
 

@@ -41,7 +41,7 @@ class ReplicaPolicy:
 
     replicas: int = 1
     degraded_ok: bool = False
-    replicas_max: int = 1
+    replicas_max: int = REPLICA_COUNT_MAX
 
     def __post_init__(self) -> None:
         if not 1 <= self.replicas_max <= REPLICA_COUNT_MAX:
@@ -50,7 +50,7 @@ class ReplicaPolicy:
             raise ValueError(f"replicas is not in 1..{self.replicas_max}, which replicas_max says")
 
 
-ONE_REPLICA: Final = ReplicaPolicy()
+DEFAULTS: Final = ReplicaPolicy()
 
 
 class Spot(NamedTuple):

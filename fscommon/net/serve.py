@@ -166,8 +166,11 @@ class _Server:
         try:
             with stranger.scope:
                 await _shake_hands(stream, handshake)
-        except (ProtocolError, AuthenticationError, TransportError) as error:
+        except (ProtocolError, AuthenticationError) as error:
             self._refused("handshake failed", stream.peer_address, error)
+            return None
+        except TransportError as error:  # a client that ended, or a probe of the port
+            self._log.debug("no handshake", peer=stream.peer_address, error=error)
             return None
         finally:
             self._strangers.remove(stranger)

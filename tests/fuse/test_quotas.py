@@ -22,12 +22,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
 from tests.fuse.looks import lanes_counted, seen_from
 
-# A short-lived client may disconnect during its handshake.
-pytestmark = [
-    pytest.mark.mount,
-    pytest.mark.timeout(120),
-    pytest.mark.expects_log("connection refused.*handshake failed"),
-]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 MIB = 1 << 20

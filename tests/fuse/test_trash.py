@@ -25,11 +25,7 @@ from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 
-pytestmark = [
-    pytest.mark.mount,
-    pytest.mark.timeout(120),
-    pytest.mark.expects_log("connection refused.*handshake failed"),
-]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
 Capture = pytest.CaptureFixture[str]
 

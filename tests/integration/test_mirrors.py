@@ -62,6 +62,24 @@ def test_a_killed_server_costs_no_error(make_cluster: ClusterMaker, width: int) 
     assert path.read_bytes() == b"".join(parts), "the dropped replica answers nobody"
 
 
+def test_holes_are_read_while_a_replica_is_away(make_cluster: ClusterMaker) -> None:
+    cluster, cli = _mirrored(make_cluster, width=3)
+    path = cluster.mount_path / "d" / "file"
+    end = 8 << 20  # eight chunks, of which the last one is written: stripes without an object
+    with path.open("wb") as file:
+        file.seek(end)
+        file.write(b"x" * 4096)
+    os.sync()
+    cluster.remount()
+    killed = cluster.storageservers[0]
+    killed.kill()
+    began_s = time.monotonic()
+    assert path.read_bytes() == bytes(end) + b"x" * 4096
+    with path.open("rb") as file:
+        assert os.lseek(file.fileno(), 0, os.SEEK_DATA) == end
+    assert time.monotonic() - began_s < 5 * PATIENCE
+
+
 def test_reads_go_on_at_once(make_cluster: ClusterMaker) -> None:
     cluster, cli = _mirrored(make_cluster)
     path = cluster.mount_path / "d" / "file"

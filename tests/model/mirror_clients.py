@@ -411,20 +411,21 @@ class Client:
         self._release(file)
 
     def _read_remote(self, file: str, block: int) -> Steps:
-        """None: no replica answers."""
+        """None: no replica answers. One that has no such object is believed where the others cannot
+        be asked (a hole): had it lost power, it would not answer for this file."""
         world = self.world
         for _ in range(8):
             view = self.views[file]
             order = list(view.replicas)
             world.chance.shuffle(order)
-            absent = 0
+            is_absent = False
             for name in order:
                 op = world.chance.choice(("read", "seek"))
                 answer = yield from self.links[name.target].call(op, name, view.epoch, block)
                 if answer.status == OK:
                     return answer.value
-                absent += answer.status == NO_OBJECT
-            if absent == len(order):
+                is_absent = is_absent or answer.status == NO_OBJECT
+            if is_absent:
                 return 0
             yield 0.2
             yield from self._look(file)

@@ -54,11 +54,12 @@ Call* next_of(Lane& lane, const Call& ended, const Call::Tries& tries, const Rep
   return call;
 }
 
-// All replicas were asked. True: they are asked again.
+// All replicas were asked, and none has given the bytes. True: they are asked again.
 bool begins_again(Lane& lane, Call& ended, const Call::Tries& tries, size_t replicas) {
-  const bool is_certain = (tries.absent | tries.failed) == bits_of(replicas);
-  const bool is_absent = is_certain && tries.failed == 0;
-  if (is_certain || tries.once || lane.loop().now() >= ended.deadline) {
+  const bool is_known = (tries.absent | tries.failed) == bits_of(replicas);
+  const bool is_hole = tries.absent != 0 && !must_exist(*ended.view, ended.stripe_index);
+  const bool is_absent = tries.failed == 0 && (is_known || is_hole);
+  if (is_known || is_absent || tries.once || lane.loop().now() >= ended.deadline) {
     ended.status = is_absent ? Status::kNoObject : Status::kEio;
     return false;
   }

@@ -5,8 +5,13 @@
 // file over few of their caches. Each is asked once, and the next one at once. A block that came
 // damaged is asked for once more where it lies, checked there, so that the target reports it. When
 // all have failed, and one of them may come back, they are asked again after a rest, until the
-// deadline. An object is missing only if all replicas say so. A stripe with one replica is asked as
-// ever. Threads: LANE ONLY.
+// deadline. A stripe with one replica is asked as ever.
+//
+// An object that was durable once is missing only if all replicas say so. One that never was is a
+// hole if one replica has none and the others cannot be asked: a target that has lost power loses
+// its replicas of all files with bytes that are not durable, but never the last one, before it
+// answers anybody (docs/decisions/0063-mirrors.md). So its word counts as much as its zeros do.
+// Threads: LANE ONLY.
 #pragma once
 #include <cstdint>
 

@@ -165,10 +165,25 @@ TEST_F(MissingObjects, AHoleIsWhereNoReplicaHasOne) {
     EXPECT_NE(header.flags & kFlagMustExist, 0);
 }
 
-TEST_F(MissingObjects, ItIsNoHoleAsLongAsOneDoesNotSay) {
+TEST_F(MissingObjects, OneReplicaIsBelievedIfTheOtherCannotBeAsked) {
   first().decide(absent_);
   other().decide(on(Op::kRead, {Fault::kStatus, Status::kNotReady}));
+  EXPECT_EQ(read(), Bytes(50'000));
+  other().decide(on(Op::kRead, {Fault::kHangUpBefore}));
+  rig_.refuse_connections(1 - usual_place(kIno, 2), true);
+  EXPECT_EQ(read(), Bytes(50'000));
+}
+
+TEST_F(MissingObjects, ItIsNoHoleWhereTheOtherOneIsDamaged) {
+  first().decide(absent_);
+  other().decide(on(Op::kRead, {Fault::kStatus, Status::kCorrupt}));
   EXPECT_EQ(rig_.read(kFh, 0, 1000).error, EIO);
+}
+
+TEST_F(ReplicaReads, OneIsNotBelievedThatLacksWhatWasDurable) {
+  first().decide(on(Op::kRead, {Fault::kStatus, Status::kNoObject}));
+  other().decide(on(Op::kRead, {Fault::kStatus, Status::kNotReady}, 3));
+  EXPECT_EQ(read(), bytes_) << "the other one is waited for";
 }
 
 TEST_F(ReplicaReads, WhatWasDurableIsNoHole) {

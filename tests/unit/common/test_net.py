@@ -168,6 +168,15 @@ async def test_another_key() -> None:
     assert log.events == [("connection refused", "handshake failed")]  # it is logged once a minute
 
 
+async def test_a_peer_that_leaves_within_the_handshake_is_no_warning() -> None:
+    log = RecordedLog()
+    async with serving(log=log) as address:
+        await (await TcpTransport().dial(address)).aclose()
+        stream = await dial(address)  # it is accepted after that one
+        await stream.aclose()
+    assert log.events == []
+
+
 async def test_a_server_that_ends_within_the_handshake() -> None:
     """The server refused nothing, so the client tries again. It ends at each step, by a close and
     by a reset."""

@@ -143,7 +143,7 @@ def test_more_than_the_cluster_gives_is_refused(client: Client) -> None:
     with pytest.raises(FsError, match=r"3 replicas are more .* replicas_max .* is 2") as caught:
         set_layout(client, folder, b"replicas=3")
     assert caught.value.status is Status.ERANGE
-    never = cluster(ReplicaPolicy()).client(FEATURE_REPLICAS)
+    never = cluster(ReplicaPolicy(replicas_max=1)).client(FEATURE_REPLICAS)
     with pytest.raises(FsError, match=r"replicas_max .* is 1"):
         set_layout(never, ROOT, b"replicas=2")
 
@@ -152,7 +152,7 @@ def test_what_was_said_under_another_configuration_is_not_done_silently(bench: B
     client = bench.client(FEATURE_REPLICAS)
     folder = client.mkdir(ROOT, b"d")
     set_layout(client, folder, b"replicas=2")
-    bench.engine.services.membership.policy = ReplicaPolicy()
+    bench.engine.services.membership.policy = ReplicaPolicy(replicas_max=1)
     with pytest.raises(FsError, match=r"2 replicas are more than .* is 1") as caught:
         made(client, folder, b"f")
     assert caught.value.status is Status.EOPNOTSUPP
@@ -402,8 +402,8 @@ def test_administrators_see_what_new_files_get(bench: Bench, client: Client) -> 
 @pytest.mark.parametrize(
     ("text", "policy"),
     [
-        ("", ReplicaPolicy(1, degraded_ok=False, replicas_max=1)),
-        ("[layout]\nreplicas_max = 3", ReplicaPolicy(1, degraded_ok=False, replicas_max=3)),
+        ("", ReplicaPolicy(1, degraded_ok=False, replicas_max=3)),
+        ("[layout]\nreplicas_max = 1", ReplicaPolicy(1, degraded_ok=False, replicas_max=1)),
         (
             "[layout]\nreplicas = 2\ndegraded_ok = true\nreplicas_max = 2",
             ReplicaPolicy(2, degraded_ok=True, replicas_max=2),
@@ -419,9 +419,12 @@ def test_the_table_of_the_configuration(tmp_path: Any, text: str, policy: Replic
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("replicas = 2", "layout: replicas is not in 1..1, which replicas_max says"),
+        (
+            "replicas_max = 1\nreplicas = 2",
+            "layout: replicas is not in 1..1, which replicas_max says",
+        ),
         ("replicas_max = 4", "layout: replicas_max is not in 1..3"),
-        ("replicas = 0", "layout: replicas is not in 1..1"),
+        ("replicas = 0", "layout: replicas is not in 1..3"),
         ("replica = 1", "layout: unknown key 'replica': did you mean 'replicas'"),
         ('degraded_ok = "yes"', "layout: degraded_ok: expected true or false"),
     ],

@@ -7,8 +7,9 @@ up [--mount DIR] [--state DIR] [--storage-servers N] [--targets N] [--metaserver
 down [--state DIR]       unmount the cluster and stop its processes
 status [--state DIR]     show the processes of the cluster
 test [--full] [ARGS]     run all tests, in quick or long form; ARGS go to pytest
-check [NAME...]          check lint, formats, spelling, types, layers, the native stub; NAMEs are
-                  ruff, clang-format, shellcheck, codespell, mypy, layers, stub: only these
+check [NAME...]          check lint, formats, spelling, types, layers, the site, the native stub;
+                  NAMEs are ruff, clang-format, shellcheck, codespell, mypy, layers, docs, stub:
+                  only these
 format                   format Python and C++ as check requires
 bench [smoke]            compare with local ext4 and null FUSE
 bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [--torch] [--mpi]
@@ -24,6 +25,7 @@ demo                     show in two minutes a cluster that works, loses a serve
 wheel [--dependencies]   write the wheel and the source distribution into dist [with what they need]
 deb                      write Debian packages of the three programs into dist
 deployment [ARGS]        run the long form of tests/deployment: hosts, playbooks, units
+docs [--serve]           build the documentation's site in .build/site; --serve: on loopback
 man                      write man pages and the golden help text anew
 rdma [--seconds N] [--boots N] [--prepare] [COMMAND...]
                   run COMMAND, or the RDMA tests, in a guest with Soft-RoCE; --boots: boot N times,
@@ -208,6 +210,16 @@ def deployment(words: tuple[str, ...]) -> None:
     from tests.dev.run_tests import test as run  # noqa: PLC0415
 
     sys.exit(run(True, ("tests/deployment", *words)))
+
+
+@cli.command(name="docs")
+@click.option("--serve", is_flag=True)
+def build_docs(serve: bool) -> None:
+    from tests.dev import docs  # noqa: PLC0415
+
+    if serve:
+        sys.exit(docs.serve())
+    docs.show()
 
 
 @cli.command()

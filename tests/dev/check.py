@@ -2,8 +2,9 @@
 
 These are ruff and clang-format (`./dev format` writes what they want), shellcheck, codespell (words
 that it takes for wrong and that are right are in pyproject.toml), mypy --strict (also of tests,
-whose fakes must fit what they stand for), import-linter's layers, and the native module's stub: the
-one in the tree must be what nanobind generates today. All of them run, also after one failed.
+whose fakes must fit what they stand for), import-linter's layers, the native module's stub (the one
+in the tree must be what nanobind generates today), and the strict build of the documentation's site
+(tests/dev/docs.py). All of them run, also after one failed.
 `./dev check NAME...` runs some of them; .pre-commit-config.yaml has the quick ones.
 """
 
@@ -12,6 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.dev import docs
 from tests.dev.build import GTEST, MODULE_FOLDER, build
 from tests.dev.native_ports import generated
 from tests.dev.steps import ROOT, StepError, console, quiet_step, tool
@@ -142,5 +144,6 @@ CHECKS: Mapping[str, Callable[[], None]] = {
     "codespell": _codespell,
     "mypy": _mypy,
     "layers": _layers,
+    "docs": docs.build,
     "stub": _stub,
 }

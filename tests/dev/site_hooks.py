@@ -1,0 +1,63 @@
+"""What MkDocs does beside its own work for the site: it imports this file by its path (mkdocs.yml).
+
+The pages of the root folder and of docs/man become pages of the site, and lists of GitHub's kind
+become lists of Python-Markdown's kind. Nothing of this is written into the tree.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # MkDocs runs in an environment of its own
+
+from tests.dev.man_to_markdown import markdown, name_of, summary_of  # noqa: E402
+
+_OF_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE")
+_COMMANDS = "reference/commands"
+_ITEM = re.compile(r"(?:[*-]|\d+\.) ")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    for name in _OF_ROOT:
+        text = (ROOT / name).read_text().replace("](docs/", "](")
+        files.append(File.generated(config, name, content=text))
+    pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "man").glob("*.[18]")}
+    for name, page in pages.items():
+        text = markdown(page, pages)
+        files.append(File.generated(config, f"{_COMMANDS}/{name}.md", content=text))
+    files.append(File.generated(config, f"{_COMMANDS}/index.md", content=_index(pages)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    text = markdown.replace("](../LICENSE)", "](LICENSE)")
+    return "\n".join(_with_space_before_lists(text.split("\n")))
+
+
+def _index(pages: dict[str, str]) -> str:
+    head = "# Commands\n\nEach page is the man page of the command.\n\n| command | what it does |\n"
+    rows = (
+        f"| [{name_of(page)}]({name}.md) | {summary_of(page)} |"
+        for name, page in sorted(pages.items())
+    )
+    return head + "|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _with_space_before_lists(lines: list[str]) -> Iterator[str]:
+    """Python-Markdown begins a list only after an empty line."""
+    is_code = is_list = False
+    before = ""
+    for line in lines:
+        is_fence = line.lstrip().startswith("```")
+        is_code ^= is_fence
+        is_item = not is_code and _ITEM.match(line) is not None
+        if is_item and not is_list and before.strip():
+            yield ""
+        is_list = is_item or (is_list and line.strip() != "" and not is_fence)
+        before = line
+        yield line

@@ -2,8 +2,10 @@
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+from tests.dev import guide
 from tests.dev.build import project_version
 from tests.dev.check import CHECKS
 from tests.test_tidy import tracked
@@ -11,6 +13,8 @@ from tests.test_tidy import tracked
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 INDEX = "decisions/README.md"
+PARAGRAPH_MAX = 600
+CELL_MAX = 200
 STATUS = r"in force(?:, amended by \[.+)?|superseded by \[.+|tried and left"
 RULES = r"\brules?[\s/#]+(\d+(?:,? (?:and )?\d+)*)"  # a comment may break the line in between
 
@@ -91,6 +95,33 @@ def test_the_changelog_begins_with_this_version() -> None:
     assert set(kinds) <= {"Upgrade", "Breaking", "Added", "Changed", "Fixed", "Security"}
     head = newest.split("\n### ", 1)[0]
     assert "\n* " not in head, "a line of the changelog is below one of the headings"
+
+
+def test_paragraphs_of_the_guide_are_short() -> None:
+    """A longer one is broken up, or becomes a list; what fills a cell becomes text below."""
+    pages = [*guide.pages(), DOCS / "OPERATIONS.md", DOCS / "index.md"]
+    long = [
+        f"{page.relative_to(DOCS)}: {len(part)} characters: {part[:60]}"
+        for page in pages
+        for part, most in _parts(page.read_text())
+        if len(part) > most
+    ]
+    assert long == []
+
+
+def test_the_guide_lists_its_pages() -> None:
+    listed = re.findall(r"^\| \[.+\]\((\S+)\) \| .+ \|$", _page("OPERATIONS.md"), re.M)
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in guide.pages())
+
+
+def _parts(markdown: str) -> Iterator[tuple[str, int]]:
+    """Paragraphs, items of lists and cells of tables, each with the most that it may have."""
+    prose = re.sub(r"^ *```.*?^ *```$", "", markdown, flags=re.M | re.S)
+    for block in re.split(r"\n\s*\n", prose):
+        if block.startswith("|"):
+            yield from ((cell, CELL_MAX) for cell in re.split(r" ?\| ?", block))
+        else:
+            yield from ((part, PARAGRAPH_MAX) for part in re.split(r"\n(?=[*-] |\d+\. )", block))
 
 
 def _has_test(path: str, name: str) -> bool:

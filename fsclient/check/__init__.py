@@ -1,2 +1,2 @@
 """Compares what the metaserver's records say of objects with the objects of all targets, while
-clients work (docs/OPERATIONS.md, *Check the file system*)."""
+clients work (docs/operate/fsck.md)."""

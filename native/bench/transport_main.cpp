@@ -248,7 +248,7 @@ int main(int argc, char** argv) {
     arguments.host = argv[optind + 1];
     run(arguments);
   } else {
-    fail("serve or run HOST is needed: see docs/OPERATIONS.md");
+    fail("serve or run HOST is needed: see docs/operate/rdma.md");
   }
   return 0;
 }

@@ -5,7 +5,7 @@ The counts are of instructions and system calls, from a guest whose clocks count
 of the native streams, metadata frames go through Python on both ends. With RDMA, the kernel's part
 is Soft-RoCE doing in software what a card does: a card needs neither those instructions nor most of
 the system calls, each of which rings a doorbell of Soft-RoCE. On real cards use
-.build/native/bench/braidfs-transport-bench (docs/OPERATIONS.md).
+.build/native/bench/braidfs-transport-bench (docs/operate/rdma.md).
 """
 
 import io

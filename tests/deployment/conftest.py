@@ -1,6 +1,8 @@
-"""Fixtures of deployment: a wheel of this checkout with everything that it requires."""
+"""Fixtures of deployment: a wheel of this checkout with everything that it requires, and Debian
+packages."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dev import package
+from tests.dev import deb, package
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,12 @@ def environment(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Pat
     words = [str(folder / "bin" / "pip"), "install", *wheels.pip_words(wheels.wheel.parent)]
     subprocess.run(words, check=True, timeout=300)
     return folder
+
+
+@pytest.fixture(scope="session")
+def debs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    if shutil.which("dh") is None:
+        pytest.skip("debhelper is not installed: ./dev deb installs it")
+    folder = tmp_path_factory.mktemp("debs")
+    folder.chmod(0o755)
+    return {path.name.partition("_")[0]: path for path in deb.deb(folder)}

@@ -17,7 +17,6 @@ from fsclient.config import ClientConfig, load_config
 from tests.cluster.process import wait_until
 from tests.deployment.hosts import Host, HostError, site, why_no_hosts
 from tests.deployment.postgresql import PASSWORD, start_postgresql
-from tests.dev import deb
 from tests.dev.build import project_version
 from tests.dev.steps import ROOT
 
@@ -62,15 +61,6 @@ def test_the_client_file_of_the_package_is_valid(tmp_path: Path) -> None:
     config = load_config(shown)
     assert config.tls == "required" and config.metrics_listen and config.log_file
     assert "client.toml etc/braidfs\n" in (PACKAGING / "braidfs.install").read_text()
-
-
-@pytest.fixture(scope="module")
-def debs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    if shutil.which("dh") is None:
-        pytest.skip("debhelper is not installed: ./dev deb installs it")
-    folder = tmp_path_factory.mktemp("debs")
-    folder.chmod(0o755)
-    return {path.name.partition("_")[0]: path for path in deb.deb(folder)}
 
 
 def field(package: Path, name: str) -> str:

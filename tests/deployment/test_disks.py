@@ -18,7 +18,7 @@ from tests.deployment.conftest import Wheels
 from tests.deployment.hosts import Host, Site, site, why_no_hosts
 from tests.deployment.playbooks import Playbooks
 from tests.deployment.test_five_hosts import LOAD
-from tests.dev.guide import commands_below
+from tests.dev.guide import commands_of
 
 pytestmark = [
     pytest.mark.full,
@@ -124,7 +124,7 @@ def test_a_disk_is_replaced_by_hand(cluster: Cluster, load: Host, devices: list[
     assert wait_until(lambda: bool(files_on(load, target)), 60 * PATIENCE)
     stor2.run("mkdir", "-p", "/dev/disk/by-id")
     stor2.run("ln", "-s", devices[2], "/dev/disk/by-id/nvme-NEW")
-    for command in commands_below("Replace a disk"):
+    for command in commands_of("operate/replace-disk.md"):
         stor2.run("sh", "-c", re.sub(r"^(braidfs target \w+) 3\b", rf"\1 {target}", command))
     assert target_at(stor2, PLACE) != target
     assert target not in states(stor2)
@@ -134,7 +134,7 @@ def test_a_disk_is_replaced_by_hand(cluster: Cluster, load: Host, devices: list[
 def test_a_server_is_taken_away_by_hand(cluster: Cluster, load: Host) -> None:
     """The commands of the guide; its host comes out of the inventory."""
     hosts, playbooks = cluster
-    for command in commands_below("Take a server away"):
+    for command in commands_of("operate/take-server-away.md"):
         hosts.hosts["stor4"].run("sh", "-c", command.replace("stor3", "stor4"))
     playbooks.groups["storageservers"] = ["stor1", "stor2", "stor3"]
     assert "stor4" not in {row["node_name"] for row in targets(load)}

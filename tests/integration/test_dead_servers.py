@@ -24,7 +24,7 @@ from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300), pytest.mark.expects_warnings]
 
-END_S = DRAIN_TIMEOUT_S + CLOSE_TIMEOUT_S  # docs/OPERATIONS.md promises this time
+END_S = DRAIN_TIMEOUT_S + CLOSE_TIMEOUT_S  # docs/operate/mount.md promises this time
 WRITER = (
     "import os, sys\n"
     "file = os.open(sys.argv[1], os.O_RDWR)\n"

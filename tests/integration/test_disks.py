@@ -1,4 +1,4 @@
-"""The pages of docs/OPERATIONS.md on disks and servers that fail or leave: their commands run one
+"""The pages of docs/operate on disks and servers that fail or leave: their commands run one
 after the other, in a cluster of three storage servers with two targets each.
 
 What is done to a host (unmounting, another file system) is done to the directory of a target here;
@@ -21,7 +21,7 @@ import pytest
 from tests.cluster.mirrors import mirrored
 from tests.cluster.process import PATIENCE, wait_until
 from tests.conftest import ClusterMaker
-from tests.dev.guide import commands_below
+from tests.dev.guide import commands_of
 
 from .test_cli import Cli
 
@@ -165,10 +165,12 @@ def test_a_disk_dies(site: Site) -> None:
     """Then another one takes its place."""
     site.write(replicas=2, name="two")
     site.kill_disk()
-    site.follow(commands_below("A disk dies"), {})
+    site.follow(commands_of("operate/disk-dies.md"), {})
     assert site.target not in site.states()
     site.check()
-    host = [one for one in commands_below("Replace a disk") if not re.search("drain|remove", one)]
+    host = [
+        one for one in commands_of("operate/replace-disk.md") if not re.search("drain|remove", one)
+    ]
     site.follow(host, site.on_host())
     new = max(site.states())
     assert wait_until(lambda: site.states()[new] == "up", NOTICED_S) and new > 6
@@ -181,7 +183,7 @@ def test_a_server_dies(site: Site) -> None:
     site.cli.cluster.storageservers[2].kill()
     gone = {row["target"] for row in site.cli.json("target", "list", "--node", "storageserver-3")}
     assert wait_until(lambda: {site.states()[one] for one in gone} == {"down"}, NOTICED_S)
-    site.follow(commands_below("A server dies"), {})
+    site.follow(commands_of("operate/server-dies.md"), {})
     assert not gone & set(site.states())
     assert wait_until(lambda: is_whole(site), NOTICED_S), site.cli.text("status", code=3)
     assert "storageserver-3" not in site.cli.text("node", "list")
@@ -193,7 +195,7 @@ def test_a_disk_is_replaced(site: Site) -> None:
     site.write(replicas=2, name="two")
     site.write(replicas=1, name="one")
     with written_all_the_time(site):
-        site.follow(commands_below("Replace a disk"), site.on_host())
+        site.follow(commands_of("operate/replace-disk.md"), site.on_host())
     assert site.target not in site.states()
     new = max(site.states())
     assert wait_until(lambda: site.states()[new] == "up", NOTICED_S) and new > 6
@@ -206,7 +208,7 @@ def test_a_server_is_taken_away(site: Site) -> None:
     site.write(replicas=2, name="two")
     site.write(replicas=1, name="one")
     with written_all_the_time(site):
-        site.follow(commands_below("Take a server away"), site.on_host())
+        site.follow(commands_of("operate/take-server-away.md"), site.on_host())
     assert len(site.states()) == 4
     assert wait_until(lambda: "storageserver-3" not in site.cli.text("node", "list"), NOTICED_S)
     site.check()

@@ -1,4 +1,5 @@
-"""Each command in docs/OPERATIONS.md runs, here or in the test that is named.
+"""Each command in the guide (docs/start, train, operate, reference) runs, here or in the test that
+is named.
 
 A command that is added there is run by this file as it stands, or needs a line in WORDS, ELSEWHERE
 or OTHERS. It runs in this process, as `braidfs` does, against the shared cluster.
@@ -13,21 +14,18 @@ import pytest
 from fsclient.cli.frame import EXIT_DONE, run_cli
 from fsclient.cli.main import cli
 from tests.cluster.cluster import Cluster
+from tests.dev import guide
 from tests.dev.steps import ROOT
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
-GUIDE = (ROOT / "docs" / "OPERATIONS.md").read_text()
-# Lines of the code blocks in no other language, without their remarks, command by command.
-LINES = [
-    command.strip()
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, re.M | re.S)
-    if not language
-    for line in block.splitlines()
-    for command in re.sub(r"\s{2,}#.*", "", line).split("&&")
-]
+GUIDE = guide.text()
+LINES = [command.strip() for line in guide.commands_in(GUIDE) for command in line.split("&&")]
 OWN = {line.removeprefix("braidfs ") for line in LINES if line.startswith("braidfs ")}
 COMMANDS = sorted(OWN.union(re.findall(r"`braidfs ([^`]+)`", GUIDE)))
 
+# Pages that this test follows to the letter on hosts of their own, in the long form.
+FOLLOWED_BY = "tests/deployment/test_start.py"
+FOLLOWED = ("start/one-machine.md", "start/cluster.md")
 # The command's own verb → the test that runs it.
 ELSEWHERE = {
     "client abort": "tests/integration/test_restart.py::test_abort",
@@ -50,14 +48,22 @@ ELSEWHERE = {
     "meta restore": "tests/integration/test_meta_backup.py::test_names_come_back",
     "meta verify": "tests/integration/test_meta_backup.py::test_names_come_back",
     "trash restore PATH": "tests/fuse/test_trash.py::test_rm_r_and_back",
+    "layout set :/safe": f"{FOLLOWED_BY}::test_a_cluster",
     "layout set PATH --replicas": (
         "tests/integration/test_replicas.py::test_replicas_are_asked_for_and_shown"
     ),
     "seal PATH": "tests/integration/test_seal.py::test_a_sealed_tree_is_changed_by_nobody",
     "unseal PATH": "tests/integration/test_seal.py::test_a_sealed_tree_is_changed_by_nobody",
 }
+OF_OTHERS = {line for line in LINES if not line.startswith("braidfs ")} - {
+    line for page in FOLLOWED for line in guide.commands_of(page)
+}
 # Commands of other programs → the test that runs them.
 OTHERS = {
+    **dict.fromkeys(
+        ("./dev up", "./dev status", "./dev down"),
+        "tests/integration/test_dev_up.py::test_a_cluster_for_people",
+    ),
     "apt-get install": "tests/deployment/test_deb.py::test_the_installed_programs_work",
     "apt install ./braidfs": "tests/deployment/test_deb.py::test_the_installed_programs_work",
     "python3 -m venv": "tests/deployment/test_units.py::_install",
@@ -110,6 +116,7 @@ WORDS = {
     "FILE": "{configuration}",
     "cluster.key": "{local}/new.key",
     "gpu.key": "{local}/gpu.key",
+    "/root/gpu.key": "{local}/gpu.key",
     "phys.key": "{local}/gpu.key",
     "kiosk.key": "{local}/gpu.key",
     "/etc/braidfs/cluster.key": "{local}/new.key",
@@ -118,6 +125,8 @@ WORDS = {
     "names.backup": "{local}/names.backup",
     "./stor1": "{local}/stor1",
     "/data/train": "{folder}/sub",
+    "/data/first": "{folder}/sub/file",
+    ":/safe/first": "{folder}/sub/file",
     "/data/imagenet": "{folder}/sub",
     "bash|zsh|fish": "bash",
     "top": "top --count 1 --interval 0.2",
@@ -141,7 +150,12 @@ def test_playbooks_of_the_guide_are_run_by_tests() -> None:
     assert [name for name in named if f'"{name}"' not in tests] == []
 
 
-@pytest.mark.parametrize("line", [one for one in LINES if not one.startswith("braidfs ")])
+def test_the_first_pages_are_followed() -> None:
+    tests = (ROOT / FOLLOWED_BY).read_text()
+    assert [page for page in FOLLOWED if f'"{page}"' not in tests] == []
+
+
+@pytest.mark.parametrize("line", sorted(OF_OTHERS))
 def test_what_other_programs_do_is_tried_elsewhere(line: str) -> None:
     (test,) = [test for start, test in OTHERS.items() if line.startswith(start)]
     path, _, name = test.partition("::")

@@ -48,7 +48,7 @@ ELSEWHERE = {
     "meta restore": "tests/integration/test_meta_backup.py::test_names_come_back",
     "meta verify": "tests/integration/test_meta_backup.py::test_names_come_back",
     "trash restore PATH": "tests/fuse/test_trash.py::test_rm_r_and_back",
-    "layout set :/safe": f"{FOLLOWED_BY}::test_a_cluster",
+    "layout set /data/safe": f"{FOLLOWED_BY}::test_a_cluster",
     "layout set PATH --replicas": (
         "tests/integration/test_replicas.py::test_replicas_are_asked_for_and_shown"
     ),

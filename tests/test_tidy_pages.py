@@ -15,6 +15,7 @@ DOCS = ROOT / "docs"
 INDEX = "decisions/README.md"
 PARAGRAPH_MAX = 600
 CELL_MAX = 200
+CODE_MAX = 100
 STATUS = r"in force(?:, amended by \[.+)?|superseded by \[.+|tried and left"
 RULES = r"\brules?[\s/#]+(\d+(?:,? (?:and )?\d+)*)"  # a comment may break the line in between
 
@@ -107,6 +108,17 @@ def test_paragraphs_of_the_guide_are_short() -> None:
         if len(part) > most
     ]
     assert long == []
+
+
+def test_commands_of_the_guide_need_no_scrolling() -> None:
+    long = [
+        f"{page.relative_to(DOCS)}: {line}"
+        for page in guide.pages()
+        for block in re.findall(r"^```.*?^```$", page.read_text(), re.M | re.S)
+        for line in block.splitlines()
+        if len(line) > CODE_MAX
+    ]
+    assert long == [], "say in the text what the remark says"
 
 
 def test_the_guide_lists_its_pages() -> None:

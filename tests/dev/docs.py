@@ -12,7 +12,7 @@ from tests.dev.steps import BUILD, ROOT, StepError, console, open_step, quiet_st
 
 SITE = BUILD / "site"
 ADDRESS = "127.0.0.1:8000"
-_QUIET = {"NO_MKDOCS_2_WARNING": "1"}  # the theme's advertisement of its successor
+_QUIET = {"NO_MKDOCS_2_WARNING": "1"}  # the theme tells of its successor at each build
 _CONFIG = str(ROOT / "mkdocs.yml")
 _LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?https?:[^>]*>")
 _STYLE = re.compile(

@@ -14,8 +14,9 @@ _SPECIAL = re.compile(r"([\\`*_\[\]#])")
 
 
 def name_of(page: str) -> str:
-    """The name of the command from the page's NAME section: braidfs-target is `braidfs target`."""
-    return _plain(page.partition(".SH NAME\n")[2].split(" \\- ")[0])
+    """The command from the page's NAME section; braidfs-target (1) is for `braidfs target`."""
+    name = _plain(page.partition(".SH NAME\n")[2].split(" \\- ")[0])
+    return name.replace("-", " ", 1) if re.match(r"\.TH \S+ 1 ", page) else name
 
 
 def summary_of(page: str) -> str:

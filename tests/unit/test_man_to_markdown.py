@@ -7,7 +7,7 @@ from tests.dev.steps import ROOT
 
 PAGE = r""".TH BRAIDFS\-ROPE 1 "" "BraidFS" "User Commands"
 .SH NAME
-braidfs rope \- ropes of the cluster
+braidfs\-rope \- ropes of the cluster
 .SH SYNOPSIS
 .B braidfs rope list
 [OPTIONS]

@@ -63,7 +63,7 @@ def test_a_killed_server_costs_no_error(make_cluster: ClusterMaker, width: int) 
 
 
 def test_holes_are_read_while_a_replica_is_away(make_cluster: ClusterMaker) -> None:
-    cluster, cli = _mirrored(make_cluster, width=3)
+    cluster, _ = _mirrored(make_cluster, width=3)
     path = cluster.mount_path / "d" / "file"
     end = 8 << 20  # eight chunks, of which the last one is written: stripes without an object
     with path.open("wb") as file:

@@ -100,14 +100,38 @@ def test_the_changelog_begins_with_this_version() -> None:
 
 def test_paragraphs_of_the_guide_are_short() -> None:
     """A longer one is broken up, or becomes a list; what fills a cell becomes text below."""
-    pages = [*guide.pages(), DOCS / "OPERATIONS.md", DOCS / "index.md"]
+    names = ("docs/OPERATIONS.md", "docs/index.md", "docs/performance.md", "README.md")
     long = [
-        f"{page.relative_to(DOCS)}: {len(part)} characters: {part[:60]}"
-        for page in pages
+        f"{page.relative_to(ROOT)}: {len(part)} characters: {part[:60]}"
+        for page in (*guide.pages(), *(ROOT / name for name in names))
         for part, most in _parts(page.read_text())
         if len(part) > most
     ]
     assert long == []
+
+
+def test_the_index_of_measurements_has_each_page_once() -> None:
+    pages = sorted(path.name for path in tracked("docs/measurements/*.md") if path.stem != "README")
+    listed = re.findall(r"^\| \[.+\]\((\S+)\) \| .+ \|$", _page("measurements/README.md"), re.M)
+    assert pages and sorted(listed) == pages
+
+
+def test_the_performance_page_repeats_what_was_measured() -> None:
+    """Each rate in its table is in the measurement that it cites."""
+    page = _page("performance.md")
+    cited = {
+        run: (DOCS / name).read_text()
+        for run, name in re.findall(r"^\| (\w) \| .*\((measurements/\S+)\) \|$", page, re.M)
+    }
+    rows = re.findall(r"^\| (.+) \| [\d-]{10} \| (\w) \|$", page, re.M)
+    missing = [
+        f"{number} ({run}, {row.partition(' |')[0]})"
+        for row, run in rows
+        for cell in row.split(" | ")[1:5]
+        for number in re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", cell)
+        if not re.search(rf"(?<![\d.,]){re.escape(number)}(?!\d|[.,]\d)", cited[run])
+    ]
+    assert rows and missing == []
 
 
 def test_commands_of_the_guide_need_no_scrolling() -> None:

@@ -1,9 +1,9 @@
 """What MkDocs does beside its own work for the site: it imports this file by its path (mkdocs.yml).
 
 The pages of the root folder and of docs/man become pages of the site, and lists of GitHub's kind
-become lists of Python-Markdown's kind. The navigation gets the pages of commands, and those of
-decisions by theme. Pages with diagrams load Mermaid from the site itself. Nothing of this is
-written into the tree.
+become lists of Python-Markdown's kind. The navigation gets the pages of commands and measurements,
+and those of decisions by theme. Pages with diagrams load Mermaid from the site itself. Nothing of
+this is written into the tree.
 """
 
 import importlib.util
@@ -23,15 +23,17 @@ from tests.dev.man_to_markdown import markdown, name_of, summary_of  # noqa: E40
 _OF_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE")
 _COMMANDS = "reference/commands"
 _DECISIONS = "decisions/README.md"
+_MEASUREMENTS = "measurements/README.md"
 _MERMAID = "assets/mermaid.js"
 _ITEM = re.compile(r"(?:[*-]|\d+\.) ")
 
 
 def on_config(config: Any) -> Any:
-    """Gives the indexes of commands and of decisions the pages that they list."""
+    """Gives the indexes of commands, decisions and measurements the pages that they list."""
     filled: Mapping[str, Callable[[], list[Any]]] = {
         f"{_COMMANDS}/index.md": _commands,
         _DECISIONS: _decisions,
+        _MEASUREMENTS: _measurements,
     }
     entries = [entry for tab in config.nav for pages in tab.values() for entry in pages]
     for entry in entries:
@@ -83,6 +85,12 @@ def _decisions() -> list[Any]:
         }
         for theme in themes
     ]
+
+
+def _measurements() -> list[Any]:
+    index = (ROOT / "docs" / _MEASUREMENTS).read_text()
+    rows = re.findall(r"^\| \[(.+?)\]\((\S+)\) \| ", index, re.M)
+    return [{title: f"measurements/{page}"} for title, page in rows]
 
 
 def _mermaid() -> Path:

@@ -3,8 +3,8 @@
 // Buffers lie side by side, and the kernel provides their pages many at a time. (aligned_alloc(3)
 // spends two pages on a buffer of one page, and each page costs a fault when it is first touched:
 // more than the copy into it.) Buffers that a device reads and writes use huge pages, because
-// memory in one piece is one segment of the device's request (docs/performance-history.md); huge
-// pages are provided when they are touched.
+// memory in one piece is one segment of the device's request
+// (docs/measurements/2026-11-23-huge-pages.md); huge pages are provided when they are touched.
 //
 // A buffer that is given back stays warm (it keeps its pages) until cool(). Then its pages go back
 // to the system and it is cold; its address stays reserved. Buffers that share a huge page leave it

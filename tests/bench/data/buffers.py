@@ -8,7 +8,8 @@ from tests.bench.data.amounts import MIB
 
 def pages(size: int) -> memoryview:
     """`size` bytes of zeros. A large bytearray begins 16 bytes after a page boundary, and then Zen
-    3 takes five times as long to copy from other pages (docs/performance.md)."""
+    3 takes five times as long to copy from other pages (see
+    docs/measurements/2026-11-23-aligned-memory.md)."""
     return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 

@@ -58,7 +58,7 @@ def show(content: Mapping[str, Any]) -> None:
 
 
 def markdown(content: Mapping[str, Any]) -> str:
-    """The tables as they are in docs/performance.md."""
+    """The tables as they are in docs/measurements."""
     lines = []
     systems = content["systems"]
     for group in content["groups"]:

@@ -49,6 +49,8 @@ struct CoreSettings {
   // A replica is dropped whose server is connected, and has not answered a change for so long. The
   // return of a recalled lease may wait for that change, and must not take 30 s.
   uint32_t unanswered_ms_max = 20'000;
+  // A read asks another replica if one does not answer for so long, though its server is connected.
+  uint32_t read_unanswered_ms_max = 5'000;
   uint32_t sync_after_ms = 5'000;  // bytes that nobody syncs are synced after about so long
   uint32_t busy_poll_us = 0;       // a lane with few calls under way polls for at most so long
   uint64_t seed = 0;               // of the chance in reconnecting; 0: another one in each process

@@ -156,7 +156,7 @@ Lane::Nearness Lane::nearness(uint32_t target) const noexcept {
   const auto node = node_of_target_.find(target);
   if (node == node_of_target_.end()) return {};
   const Link& link = *links_.find(node->second)->second;
-  return {link.is_local(), link.in_flight() + link.waiting()};
+  return {link.is_stuck(), link.is_local(), link.in_flight() + link.waiting()};
 }
 
 void Lane::is_near(uint32_t node) {

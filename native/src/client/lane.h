@@ -92,8 +92,10 @@ class Lane {
   void connection_put(uint32_t node, net::Socket socket, std::shared_ptr<rdma::Channel> channel);
   void connection_failed(uint32_t node);
   void ask_for_connection(uint32_t node);
-  // How near the server of a target is: on this host, and how many answers it owes this lane.
+  // How near the server of a target is: whether it answers, whether it is on this host, and how
+  // many answers it owes this lane.
   struct Nearness {
+    bool is_stuck = false;
     bool is_local = false;
     size_t owed = 0;
   };

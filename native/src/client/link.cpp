@@ -245,6 +245,7 @@ Call* Link::take(uint64_t request_id) noexcept {
   Call* call = std::exchange(slots_[slot], nullptr);
   free_.push_back(slot);
   --in_flight_;
+  if (call->is_abandoned) --abandoned_;
   write_bytes_ -= call->payload.size();
   call->request_id = 0;
   return call;
@@ -257,6 +258,12 @@ net::PayloadPlace Link::payload_buffer(const FrameHeader& header, std::span<cons
   }
   const size_t sums = size_t{8} * blocks_touched(call->offset, header.payload_length);
   if (body.size() != sums || (header.flags & kFlagSums) == 0) return {net::Verdict::kRefuse, {}};
+  if (call->is_abandoned) {
+    lane_.finished(take(header.request_id));
+    heard();
+    return {net::Verdict::kDiscard, {}};
+  }
+  arriving_ = header.request_id;
   return {net::Verdict::kTake, call->place.first(header.payload_length)};
 }
 
@@ -272,6 +279,7 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
   if (call->op == Op::kSeek && status == Status::kOk && !take_seek(*call, body)) return false;
   if (status == Status::kOk && header.offset == 0 && tells_incarnation(call->op)) return false;
   take(header.request_id);
+  arriving_ = 0;
   if (call->op == Op::kWrite) write_answered_ = lane_.loop().now();
   failures_ = 0;
   answered_ = true;
@@ -343,6 +351,7 @@ void Link::tick(Clock::time_point now) {
   if (connected() && expired) return cut("a request passed its deadline");
   if (connected() && in_flight_ > 0) watch_silence(now);
   look_at_bound(now);
+  look_at_reads(now);
   if (stream_ == nullptr && waiting() > 0) ask_for_connection(now);
 }
 
@@ -367,12 +376,25 @@ void Link::look_at_bound(Clock::time_point now) {
   }
   for (Call* const call : slots_) {
     if (call == nullptr || !call->is_bound || now < call->look_at) continue;
-    if (now - call->sent >= unanswered && lane_.gives_up(*call)) abandon(call);
+    if (now - call->sent < unanswered || !lane_.gives_up(*call)) continue;
+    abandon(call, call->owner, Status::kStaleTruncateEpoch);
   }
 }
 
-// Ends a call whose answer may still come. What it lends to the connection stays until then.
-void Link::abandon(Call* call) {
+// Has another replica asked where this server, though it is there, does not answer a read: its disk
+// may hang.
+void Link::look_at_reads(Clock::time_point now) {
+  const milliseconds unanswered{lane_.context().settings().read_unanswered_ms_max};
+  for (Call* const call : slots_) {
+    if (call == nullptr || call->failed_early || call->tries.asked == 0) continue;
+    if (now - call->sent < unanswered || call->request_id == arriving_) continue;
+    abandon(call, nullptr, Status::kEio);
+  }
+}
+
+// Ends a call whose answer may still come. What it lends to the connection, `lent`, stays until
+// then. (A read lends nothing before its answer begins to arrive.)
+void Link::abandon(Call* call, std::shared_ptr<CallOwner> lent, Status status) {
   struct Leftover final : CallOwner {
     explicit Leftover(std::shared_ptr<CallOwner> of) : owner(std::move(of)) {}
     void call_done(Lane&, Call&) override {}
@@ -380,13 +402,15 @@ void Link::abandon(Call* call) {
   };
   Call* const left = lane_.make_call();
   *left = *call;
-  left->owner = std::make_shared<Leftover>(call->owner);
+  left->deadline = lent ? lane_.deadline_after(lane_.loop().now()) : Clock::time_point::max();
+  left->owner = std::make_shared<Leftover>(std::move(lent));
+  left->place = {};
   left->is_bound = false;
   left->failed_early = left->is_abandoned = true;
-  left->deadline = lane_.deadline_after(lane_.loop().now());
   slots_[call->request_id % kSlotCount] = left;
+  ++abandoned_;
   call->request_id = 0;
-  call->status = Status::kStaleTruncateEpoch;
+  call->status = status;
   lane_.finished(call);
 }
 

@@ -47,6 +47,8 @@ class Link final : public net::StreamSink {
   bool connected() const noexcept { return stream_ != nullptr && stream_->is_open(); }
   bool is_local() const noexcept { return is_local_; }  // its server was on this host
   size_t in_flight() const noexcept { return in_flight_; }
+  // It has not answered a call for so long that nobody waits for that any more.
+  bool is_stuck() const noexcept { return abandoned_ != 0; }
   size_t waiting() const noexcept { return reads_.size() + writes_.size(); }
 
   void submit(Call* call);
@@ -84,7 +86,8 @@ class Link final : public net::StreamSink {
                    std::span<const std::byte> payload, Status& status) const;
   void watch_silence(Clock::time_point now);
   void look_at_bound(Clock::time_point now);
-  void abandon(Call* call);
+  void look_at_reads(Clock::time_point now);
+  void abandon(Call* call, std::shared_ptr<CallOwner> lent, Status status);
   void ping();
   void heard() noexcept;
   void expire(std::deque<Call*>& queue, Clock::time_point now);
@@ -98,6 +101,8 @@ class Link final : public net::StreamSink {
   std::vector<uint32_t> free_;  // slot numbers
   uint64_t rounds_ = 1;
   size_t in_flight_ = 0;
+  size_t abandoned_ = 0;      // of these
+  uint64_t arriving_ = 0;     // the request_id of a READ of whose answer a part may have come
   uint64_t write_bytes_ = 0;  // in flight
   bool gathering_ = true;     // nobody waits for any of writes_
   bool gather_timer_ = false;

@@ -27,14 +27,14 @@ uint32_t pick(const Lane& lane, const FileView& view, uint32_t stripe_index, uin
   const auto replicas = view.replicas(stripe_index);
   const auto count = static_cast<uint32_t>(replicas.size());
   const uint32_t usual = usual_place(view.file_id, count);
-  std::tuple<bool, size_t, uint32_t, uint32_t> best{true, ~size_t{0}, count, 0};
+  std::tuple<bool, bool, size_t, uint32_t, uint32_t> best{true, true, ~size_t{0}, count, 0};
   for (uint32_t step = 0; step < count; ++step) {
     const uint32_t place = (usual + step) % count;
     if ((asked & bit(place)) != 0) continue;
     const Lane::Nearness nearness = lane.nearness(replicas[place].target);
-    best = std::min(best, {!nearness.is_local, nearness.owed, step, place});
+    best = std::min(best, {nearness.is_stuck, !nearness.is_local, nearness.owed, step, place});
   }
-  return std::get<3>(best);
+  return std::get<4>(best);
 }
 
 Call* next_of(Lane& lane, const Call& ended, const Call::Tries& tries, const Replica& replica) {

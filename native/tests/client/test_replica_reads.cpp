@@ -28,6 +28,7 @@ RigSettings mirrored() {
   settings.replicas = 2;
   settings.chunk_size = 1u << 20;
   settings.core.timeout_ms = 1500;
+  settings.core.read_unanswered_ms_max = 200;
   return settings;
 }
 
@@ -79,6 +80,24 @@ TEST_F(ReplicaReads, TheNextOneIsAskedAtOnce) {
     ASSERT_TRUE(reply) << static_cast<int>(status);
     EXPECT_EQ(reply->bytes, bytes_) << static_cast<int>(status);
   }
+}
+
+// As if its disk hung: its server is there.
+TEST_F(ReplicaReads, OneThatDoesNotAnswerIsNotWaitedFor) {
+  const auto lost = [&] { return rig_.counter("connections_lost"); };
+  const auto lost_before = lost();
+  first().decide(on(Op::kRead, {Fault::kStall}, 1));
+  EXPECT_EQ(read(), bytes_);
+  EXPECT_EQ(read(), bytes_);
+  const size_t asked = first().count(Op::kRead);
+  for (int reads = 0; reads < 4; ++reads) EXPECT_EQ(read(), bytes_);
+  EXPECT_LE(first().count(Op::kRead), asked + 2) << "by the other lane, which knows nothing of it";
+  first().release_stalled();
+  EXPECT_TRUE(eventually([&] {
+    EXPECT_EQ(read(), bytes_);
+    return first().count(Op::kRead) > asked + 4;
+  })) << "it is asked again";
+  EXPECT_EQ(lost(), lost_before) << "the late answer is taken off the connection";
 }
 
 TEST_F(ReplicaReads, AServerThatEndsIsNotWaitedFor) {

@@ -128,6 +128,7 @@ client::CoreSettings World::core_settings() {
   core.gather_ms = chance.pick(2);
   core.sync_after_ms = kSyncAfter[chance.pick(kSyncAfter.size())];
   core.unanswered_ms_max = chance.one_in(2) ? 8'000 : 30'000;
+  core.read_unanswered_ms_max = core.unanswered_ms_max / 10;
   core.seed = chance.next() | 1;
   if (chance.one_in(4)) {  // writers wait for memory
     core.memory.dirty_bytes_max = 256u << 10;

@@ -94,13 +94,19 @@ class Group:
 
 
 @pytest.fixture
-def group(make_cluster: ClusterMaker, tmp_path: Path) -> Iterator[Group]:
-    with running_etcd(tmp_path) as etcd:
-        journal = f"etcd://{etcd.endpoints[0]}/braidfs"
-        cluster = make_cluster(
-            storage_servers=1, metaservers=2, settings={"metaserver": {"journal": journal}}
-        )
-        yield Group(cluster, etcd)
+def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
+    with running_etcd(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def group(etcd: EtcdCluster, make_cluster: ClusterMaker) -> Group:
+    """It ends before its journal does: an unmount waits for a metaserver that has none."""
+    journal = f"etcd://{etcd.endpoints[0]}/braidfs"
+    cluster = make_cluster(
+        storage_servers=1, metaservers=2, settings={"metaserver": {"journal": journal}}
+    )
+    return Group(cluster, etcd)
 
 
 def said(program: Program, words: str) -> int:

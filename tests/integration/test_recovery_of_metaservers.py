@@ -283,6 +283,7 @@ def test_a_new_journal_is_begun_from_the_store_of_one(group: Group) -> None:
 # ---- one that is gone for good ------------------------------------------------------------------
 
 
+@pytest.mark.full  # a metaserver counts as gone after a minute
 def test_one_that_is_gone(group: Group) -> None:
     group.wait_followed()
     cli, second = group.cli, group.second

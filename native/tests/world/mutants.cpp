@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "metaserver.h"
-#include "storage_host.h"
 
 namespace braidfs::world {
 
@@ -183,35 +182,6 @@ class OneReplicaEnough final : public Forging {
   const std::unique_ptr<Metaserver>& metaserver_;
 };
 
-// What the server has refused, because of the epoch or the name, is done nevertheless.
-class SyncUnchecked final : public Tampering {
- public:
-  explicit SyncUnchecked(std::vector<std::unique_ptr<StorageHost>>& hosts) : hosts_(hosts) {}
-  bool pass(Wire& wire, Side from, Frame& frame) override {
-    if (frame.op() != Op::kSync) return true;
-    const std::pair key(&wire, frame.header.request_id);
-    if (from == Side::kClient) {
-      asked_.insert_or_assign(key, frame.header);
-      return true;
-    }
-    const auto asked = asked_.extract(key);
-    const bool is_refused =
-        frame.status() == Status::kStaleTruncateEpoch || frame.status() == Status::kDropped;
-    StorageHost& host = *hosts_[wire.host()];
-    if (asked.empty() || !is_refused || !host.is_up()) return true;
-    const FrameHeader& header = asked.mapped();
-    store::ChunkStore& store = host.store_of(header.target);
-    const Status status = store.sync({header.file_id, header.stripe_index});
-    frame.header.status = static_cast<uint16_t>(status);
-    frame.header.offset = store.incarnation();
-    return true;
-  }
-
- private:
-  std::vector<std::unique_ptr<StorageHost>>& hosts_;
-  std::map<std::pair<Wire*, uint64_t>, FrameHeader> asked_;
-};
-
 }  // namespace
 
 const char* name_of(Mutant mutant) {
@@ -238,14 +208,12 @@ const char* name_of(Mutant mutant) {
       "not made whole",
       "added unclaimed",
       "added unraised",
-      "sync unchecked",
       "added unsynced"};
   return kNames[static_cast<size_t>(mutant)];
 }
 
 std::unique_ptr<Tampering> tampering_of(Mutant mutant, Clockwork& clockwork,
-                                        const std::unique_ptr<Metaserver>& metaserver,
-                                        std::vector<std::unique_ptr<StorageHost>>& hosts) {
+                                        const std::unique_ptr<Metaserver>& metaserver) {
   switch (mutant) {
     case Mutant::kEarlyAcknowledgement:
       return std::make_unique<EarlyAcknowledgement>(clockwork);
@@ -267,8 +235,6 @@ std::unique_ptr<Tampering> tampering_of(Mutant mutant, Clockwork& clockwork,
       return std::make_unique<OneReplicaEnough>(clockwork, metaserver);
     case Mutant::kDroppedNameAnswered:
       return std::make_unique<Undone>(clockwork, Op::kDropNames);
-    case Mutant::kSyncUnchecked:
-      return std::make_unique<SyncUnchecked>(hosts);
     default:
       return nullptr;
   }

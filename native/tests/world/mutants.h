@@ -6,15 +6,12 @@
 #include <cstdint>
 #include <memory>
 
-#include <vector>
-
 #include "clockwork.h"
 #include "network.h"
 
 namespace braidfs::world {
 
 class Metaserver;
-class StorageHost;
 
 enum class Mutant : uint8_t {
   kNone,
@@ -40,7 +37,6 @@ enum class Mutant : uint8_t {
   kNotMadeWhole,         // what a dead writer has left is not made whole
   kAddedUnclaimed,       // a copy is added though somebody may write
   kAddedUnraised,        // a copy is added though replicas that stay take the former epoch
-  kSyncUnchecked,        // SYNC is done below the object's epoch, and for a dropped name
   kAddedUnsynced,        // a copy is added though not all replicas that stay were synced
   kCount,
 };
@@ -49,7 +45,6 @@ const char* name_of(Mutant mutant);
 
 // nullptr: this one does not tamper with frames.
 std::unique_ptr<Tampering> tampering_of(Mutant mutant, Clockwork& clockwork,
-                                        const std::unique_ptr<Metaserver>& metaserver,
-                                        std::vector<std::unique_ptr<StorageHost>>& hosts);
+                                        const std::unique_ptr<Metaserver>& metaserver);
 
 }  // namespace braidfs::world

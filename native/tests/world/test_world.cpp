@@ -59,8 +59,6 @@ uint64_t begins_at(Mutant mutant) {
       return 300;
     case Mutant::kAddedUnsynced:
       return 1000;
-    case Mutant::kSyncUnchecked:
-      return 6080;
     default:
       return 1;
   }

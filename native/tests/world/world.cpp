@@ -26,7 +26,7 @@ constexpr Duration kStep = microseconds(1);
 World::World(uint64_t seed, Mutant mutant, bool prints)
     : clockwork_(seed, prints),
       mutant_(mutant),
-      tampering_(tampering_of(mutant, clockwork_, metaserver_, hosts_)),
+      tampering_(tampering_of(mutant, clockwork_, metaserver_)),
       network_(clockwork_),
       is_mirrored_(seed % 3 != 0) {
   build_hosts();

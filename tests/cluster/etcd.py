@@ -242,6 +242,12 @@ class EtcdCluster:
                 log = member.program.log_path
                 raise ProcessError(f"{member.name} is not healthy; its log ends:\n{tail(log)}")
 
+    def stop(self) -> None:
+        for member in self.members:
+            with contextlib.suppress(ProcessError):
+                member.program.signal(signal.SIGCONT)
+            member.program.stop()
+
     def kill(self) -> None:
         """Ends it for good: without a majority a member takes long to end by itself."""
         for member in self.members:

@@ -182,7 +182,10 @@ MUTANTS = [
 
 
 # These are missed by few worlds; their tests begin near one.
-FIRST_SEEDS = {_lease_from_the_last_attempt: 240, _claim_without_comparing_beats: 90}
+FIRST_SEEDS: dict[Callable[[Patch], None], int] = {
+    _lease_from_the_last_attempt: 240,
+    _claim_without_comparing_beats: 90,
+}
 
 
 @pytest.mark.parametrize("mutate", MUTANTS)

@@ -30,7 +30,7 @@ from metaserver.membership import Membership, Node, Target
 from metaserver.namespace.charges import charges_of
 from metaserver.numbers import InodeNumbers
 from metaserver.overlay import Overlay
-from metaserver.placement import DEFAULTS, ReplicaPolicy
+from metaserver.placement import DEFAULT_REPLICAS, ReplicaPolicy
 from metaserver.quota.table import QuotaTable
 from metaserver.replies import ino_of_reply
 from metaserver.scrubs import Place, ScrubTable
@@ -50,7 +50,7 @@ class Settings:
     stripe_width_max: int
     lease_duration_s: float = 30.0
     leases_max: int = 100_000  # of one session
-    replicas: ReplicaPolicy = DEFAULTS
+    replicas: ReplicaPolicy = DEFAULT_REPLICAS
 
 
 def boot(store: Store, settings: Settings, time: Time) -> Engine:

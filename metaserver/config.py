@@ -18,7 +18,7 @@ from fscommon.limits import (
 )
 from fscommon.net.address import parse_address
 from fscommon.observe.endpoint import HttpCertificate
-from metaserver.placement import DEFAULTS, ReplicaPolicy
+from metaserver.placement import DEFAULT_REPLICAS, ReplicaPolicy
 from metaserver.repair_policy import DEFAULT_REPAIR, RepairPolicy
 from metaserver.store.journals.address import parse_journal
 from metaserver.store.journals.settings import JournalSettings, check_journal
@@ -63,7 +63,7 @@ class MetaserverConfig:
     journal_ca: str = ""  # for etcd with TLS; empty: the system's authorities
     journal_certificate: str = ""
     journal_key: str = ""
-    layout: ReplicaPolicy = DEFAULTS  # the table [layout]
+    layout: ReplicaPolicy = DEFAULT_REPLICAS  # the table [layout]
     repair: RepairPolicy = DEFAULT_REPAIR  # the table [repair]
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.messages import ClusterMap, StatFsReply, TargetEntry
 from fscommon.wire.servers import TargetReport
 from metaserver.flaps import Flaps
-from metaserver.placement import DEFAULTS, GOLDEN, U64, Placement, ReplicaPolicy, Spot, weight_of
+from metaserver.placement import GOLDEN, U64, Placement, ReplicaPolicy, Spot, weight_of
 
 NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
 ANSWERING_S: Final = 4.0  # one that was heard in that time counts on: others may be dropped
@@ -120,13 +120,7 @@ class Target:
 
 class Membership:
     def __init__(
-        self,
-        *,
-        cluster: bytes,
-        epoch: int,
-        chunk_size: int,
-        width_max: int,
-        policy: ReplicaPolicy = DEFAULTS,
+        self, *, cluster: bytes, epoch: int, chunk_size: int, width_max: int, policy: ReplicaPolicy
     ) -> None:
         self.cluster = cluster
         self.epoch = epoch

@@ -50,7 +50,7 @@ class ReplicaPolicy:
             raise ValueError(f"replicas is not in 1..{self.replicas_max}, which replicas_max says")
 
 
-DEFAULTS: Final = ReplicaPolicy()
+DEFAULT_REPLICAS: Final = ReplicaPolicy()
 
 
 class Spot(NamedTuple):

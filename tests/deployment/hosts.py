@@ -170,6 +170,15 @@ class Host:
         """Copies a file there."""
         self.run("install", "-D", "-m", "644", "/dev/stdin", place, stdin=source.read_text())
 
+    def let_services_start(self) -> None:
+        """Images for containers have a file by which no package may start a service."""
+        self.run("rm", "-f", "/usr/sbin/policy-rc.d")
+
+    def install_packages(self, *patterns: str) -> "subprocess.CompletedProcess[str]":
+        """Installs Debian packages from the folder of the site. What they need is installed."""
+        files = " ".join(f"/mnt/{pattern}" for pattern in patterns)
+        return self.run("sh", "-c", f"DEBIAN_FRONTEND=noninteractive dpkg -i {files}")
+
     def stop(self) -> None:
         """Ends the host at once, as a power failure does, with its namespaces and everything in
         them."""

@@ -106,9 +106,7 @@ def host(debs: dict[str, Path]) -> Iterator[Host]:
         pytest.skip(reason)
     _newer(debs)
     with site(debs["braidfs"].parent, "debian") as made:
-        # Images for containers have this file: no package may start a service. A host does not have
-        # it.
-        made.hosts["debian"].run("rm", "-f", "/usr/sbin/policy-rc.d")
+        made.hosts["debian"].let_services_start()
         yield made.hosts["debian"]
 
 
@@ -127,7 +125,7 @@ def _newer(debs: dict[str, Path]) -> None:
 
 @pytest.mark.full
 def test_nothing_starts_before_it_is_configured(host: Host) -> None:
-    seen = host.run("sh", "-c", "DEBIAN_FRONTEND=noninteractive dpkg -i /mnt/*.deb")
+    seen = host.install_packages("*.deb")
     assert "warning" not in seen.stderr.lower().replace("debconf", "")
     for name in SERVERS:
         shown = host.text("systemctl", "show", "-p", "ActiveState,Result,ConditionTimestamp", name)
@@ -175,7 +173,7 @@ def test_an_upgrade_keeps_configuration_bytes_and_mounts(host: Host) -> None:
     before = host.text("cat", *CONFFILES)
     pid = host.text("systemctl", "show", "--value", "-p", "MainPID", "braidfs-storageserver")
     host.run("systemctl", "enable", "--now", TIMER)
-    host.run("sh", "-c", "DEBIAN_FRONTEND=noninteractive dpkg -i /mnt/newer/*.deb")
+    host.install_packages("newer/*.deb")
     assert host.text("cat", *CONFFILES) == before
     after = host.text("systemctl", "show", "--value", "-p", "MainPID", "braidfs-storageserver")
     assert after not in (pid, "0"), "it runs the new release"

@@ -116,23 +116,18 @@ def host(request: pytest.FixtureRequest) -> Iterator[tuple[Host, str]]:
         wheels: Wheels = request.getfixturevalue("wheels")
         dist = wheels.wheel.parent
     with site(dist, "readme") as made:
-        # Images for containers have this file: no package may start a service. A host does not have
-        # it.
-        made.hosts["readme"].run("rm", "-f", "/usr/sbin/policy-rc.d")
+        made.hosts["readme"].let_services_start()
         yield made.hosts["readme"], request.param
 
 
 def follow(host: Host, lines: tuple[str, ...]) -> None:
     """Runs the lines in the folder dist of the machine, which is /mnt of the host."""
     for line in lines:
-        if line.startswith("./dev "):
-            continue  # the fixtures have done that, by the same code
-        command = line
-        if files := re.findall(r"\./\S+_\*\.deb", line):
-            command = f"DEBIAN_FRONTEND=noninteractive dpkg -i {' '.join(files)}"
-        elif line.startswith("apt install "):
-            command = line.replace("apt install", "dpkg -s")  # they are installed, by their names
-        host.run("sh", "-c", f"cd /mnt && {command}")
+        if files := re.findall(r"\./(\S+_\*\.deb)", line):
+            host.install_packages(*files)
+        elif not line.startswith("./dev "):  # the fixtures have done that, by the same code
+            command = re.sub("^apt install", "dpkg -s", line)  # they are installed, by their names
+            host.run("sh", "-c", f"cd /mnt && {command}")
 
 
 @pytest.mark.full

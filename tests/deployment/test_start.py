@@ -34,8 +34,7 @@ def follow(step: Step, host: Host, hosts: dict[str, Host]) -> None:
         host.run("tee", step.path, stdin=step.content.replace("stor1", host.name))
     for command in step.commands:
         if command.startswith("apt install "):
-            files = " ".join(f"/mnt/{name}" for name in re.findall(r"\./(\S+)", command))
-            host.run("sh", "-c", f"DEBIAN_FRONTEND=noninteractive dpkg -i {files}")
+            host.install_packages(*re.findall(r"\./(\S+)", command))
         elif command.startswith("scp "):
             source, path, place = re.fullmatch(r"scp (\w+):(\S+) (\S+)", command).groups()  # type: ignore[union-attr]
             content = hosts[source].text("cat", path)
@@ -49,8 +48,7 @@ def made(packages: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
     with site(packages, *request.param) as hosts:
         names = "".join(f"{host.address} {host.name}\n" for host in hosts.hosts.values())
         for host in hosts.hosts.values():
-            # Images for containers have this file: no package may start a service.
-            host.run("rm", "-f", "/usr/sbin/policy-rc.d")
+            host.let_services_start()
             host.run("tee", "-a", "/etc/hosts", stdin=names)
         yield hosts
 

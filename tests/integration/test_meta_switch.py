@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.etcd import EtcdCluster, running_etcd
 from tests.cluster.plan import HOST, ServerPlan
 from tests.cluster.process import PATIENCE, wait_until
 from tests.conftest import ClusterMaker
@@ -29,18 +28,8 @@ FOLLOWS_S_MAX = 30.0 * PATIENCE
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
-    with running_etcd(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def cluster(etcd: EtcdCluster, make_cluster: ClusterMaker) -> Cluster:
-    """It ends before its journal does: an unmount waits for a metaserver that has none."""
-    journal = f"etcd://{etcd.endpoints[0]}/braidfs"
-    return make_cluster(
-        storage_servers=1, metaservers=2, settings={"metaserver": {"journal": journal}}
-    )
+def cluster(two_metaservers: Cluster) -> Cluster:
+    return two_metaservers
 
 
 class GroupCli(Cli):

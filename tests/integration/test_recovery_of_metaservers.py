@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +20,8 @@ from fscommon.errors import RefusedError
 from fscommon.net.stream import connect
 from metaserver.group_status import FORGET_S
 from tests.cluster.cluster import Cluster
-from tests.cluster.etcd import EtcdCluster, running_etcd
+from tests.cluster.etcd import EtcdCluster
 from tests.cluster.process import PATIENCE, Program, wait_until
-from tests.conftest import ClusterMaker
 
 from .test_meta_switch import GroupCli
 
@@ -94,19 +93,8 @@ class Group:
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
-    with running_etcd(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def group(etcd: EtcdCluster, make_cluster: ClusterMaker) -> Group:
-    """It ends before its journal does: an unmount waits for a metaserver that has none."""
-    journal = f"etcd://{etcd.endpoints[0]}/braidfs"
-    cluster = make_cluster(
-        storage_servers=1, metaservers=2, settings={"metaserver": {"journal": journal}}
-    )
-    return Group(cluster, etcd)
+def group(two_metaservers: Cluster, etcd: EtcdCluster) -> Group:
+    return Group(two_metaservers, etcd)
 
 
 def said(program: Program, words: str) -> int:

@@ -10,6 +10,7 @@ One task per connection that is being admitted.
 """
 
 import os
+from contextlib import suppress
 from math import inf
 from typing import Final
 
@@ -32,6 +33,7 @@ UNKNOWN_SESSION_WAIT_S: Final = 2.0
 HEARTBEATS_TO_WAIT: Final = 2  # the first may have been under way before the session opened
 _PURPOSES: Final = ("admin", "data", "rdma", "server")
 OFFER_WAIT_S: Final = 10.0
+LEAVING_WAIT_S: Final = 0.1  # the end of a connection of a client that left is read in this time
 SHARE: Final = 0.25  # part of the descriptors; the others are for the files of objects
 ROOM: Final = 1 / 16  # part of the allowed connections: when fewer are left, idle ones are closed
 IDLE_MS: Final = 5000
@@ -91,10 +93,8 @@ class Connections:
         if peer.purpose == "admin":
             await self._objects.serve(stream)
             return
-        if peer.purpose == "data":
-            await self._wait_for_session(peer.session)
-            self._check_session(peer)
-        self._adopt(peer, stream)
+        if peer.purpose != "data" or await self._is_open(peer, stream):
+            self._adopt(peer, stream)
 
     async def _admit_rdma(self, peer: Peer, stream: FrameStream) -> None:
         """Agrees on queue pairs. If that fails, the client gets the reason and connects by TCP."""
@@ -106,8 +106,8 @@ class Connections:
             if not offer.peer:
                 await answer_offer(stream, asked, self._probe())
                 return
-            await self._wait_for_session(peer.session)
-            self._check_session(peer)
+            if not await self._is_open(peer, stream):
+                return
             token, answer = self._agree(peer, offer)
             try:
                 await answer_offer(stream, asked, answer)
@@ -137,6 +137,19 @@ class Connections:
             return 0, RdmaAnswer(b"", f"{rail.choice.port.name}: {error}")
         return token, RdmaAnswer(local, by=f"{rail.choice.port.name} {rail.choice.gid}")
 
+    async def _is_open(self, peer: Peer, stream: FrameStream) -> bool:
+        """Waits for the peer's session. Refuses a client with a key of its own whose session has
+        ended, as it may still know the session's secret: raises ProtocolError. False: it has
+        closed the connection by itself, as one does that unmounts while it connects."""
+        await self._wait_for_session(peer.session)
+        if not peer.key or self._tables.knows(peer.session):
+            return True
+        with trio.move_on_after(LEAVING_WAIT_S), suppress(TransportError):
+            if await stream.receive_batch() == []:
+                self._log.debug("client left", peer=peer.address, session=peer.session)
+                return False
+        raise ProtocolError(f"session {peer.session} of the key {peer.key:016x} is not known")
+
     async def _wait_for_session(self, session: int) -> None:
         with trio.move_on_after(UNKNOWN_SESSION_WAIT_S):
             for _ in range(HEARTBEATS_TO_WAIT):
@@ -145,12 +158,6 @@ class Connections:
                 refreshed = self._tables.refreshed
                 self._membership.hurry()
                 await refreshed.wait()
-
-    def _check_session(self, peer: Peer) -> None:
-        """Refuses a client whose session has ended: it may still know the session's secret. Raises
-        ProtocolError."""
-        if peer.key and not self._tables.knows(peer.session):
-            raise ProtocolError(f"session {peer.session} of the key {peer.key:016x} is not known")
 
     def _adopt(self, peer: Peer, stream: FrameStream, rdma: int = 0) -> None:
         tls = stream.tls

@@ -70,6 +70,7 @@ OTHERS = {
     "/opt/braidfs/bin/pip install": "tests/deployment/test_units.py::_install",
     "ln -s /opt/braidfs/bin/": "tests/deployment/test_units.py::_install",
     "useradd --system": "tests/deployment/test_units.py::_install",
+    "mkdir -p /etc/braidfs": "tests/deployment/test_units.py::_install",
     "chown braidfs: /etc/": "tests/deployment/test_units.py::_install",
     "systemctl enable --now braidfs-metaserver": "tests/deployment/test_deb.py::host",
     "systemctl enable --now braidfs-storageserver": "tests/deployment/test_deb.py::host",

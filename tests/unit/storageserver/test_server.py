@@ -377,17 +377,40 @@ async def test_a_client_with_a_key_of_its_own_proves_its_session(tcp_world: Worl
         assert tcp_world.native.adopted == [("data", 7, 70, 69)]
 
 
-async def test_a_session_that_ended_holds_no_connection(tcp_world: World) -> None:
-    """The former client, which has a key of its own, still knows the session's secret."""
-    tcp_world.metaserver.sessions = [7]
+async def dial_with_a_former_session(world: World) -> FrameStream:
+    """Of a client that has a key of its own, and still knows the session's secret."""
+    world.metaserver.sessions = [7]
+    address = parse_address(world.metaserver.registrations[-1].address)
+    fields = HelloFields("data", "client", session=6, key=5)
+    secret = session_secret(b"K" * 32, 6)
+    return await connect(address, key=secret, hello=fields, timeout_s=10)
+
+
+def said(caplog: pytest.LogCaptureFixture, event: str) -> list[int]:
+    """The levels of the lines with this event."""
+    return [one.levelno for one in caplog.records if one.getMessage() == event]
+
+
+async def test_a_session_that_ended_holds_no_connection(
+    tcp_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     async with tcp_world.running():
-        address = parse_address(tcp_world.metaserver.registrations[-1].address)
-        fields = HelloFields("data", "client", session=6, key=5)
-        secret = session_secret(b"K" * 32, 6)
-        stream = await connect(address, key=secret, hello=fields, timeout_s=10)
+        stream = await dial_with_a_former_session(tcp_world)
         with trio.fail_after(20):
             assert await stream.receive_batch() == []
         assert tcp_world.native.adopted == []
+    assert said(caplog, "connection ended") == [logging.WARNING]
+
+
+async def test_a_client_that_left_meanwhile_is_no_warning(
+    tcp_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="braidfs")
+    async with tcp_world.running():
+        await (await dial_with_a_former_session(tcp_world)).aclose()
+        await eventually(lambda: said(caplog, "client left") == [logging.DEBUG])
+        assert tcp_world.native.adopted == []
+    assert said(caplog, "connection ended") == []
 
 
 def one_port(monkeypatch: pytest.MonkeyPatch) -> None:

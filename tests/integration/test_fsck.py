@@ -151,9 +151,7 @@ def plant(objects: dict[str, list[Path]]) -> dict[str, Path]:
     return {"foreign": foreign, "late": late, "nothing": nothing}
 
 
-def check_found(
-    cluster: Cluster, found: Any, planted: dict[str, Path], replaced: set[str]
-) -> None:
+def check_found(cluster: Cluster, found: Any, planted: dict[str, Path], replaced: set[str]) -> None:
     assert planted_orphans(found, replaced) == {path.name for path in planted.values()}
     missing = sorted((row["path"], row["other_replica"]) for row in found["missing"])
     assert missing == [

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -91,6 +92,7 @@ class Target:
     is_served: bool = True  # its node named it at its last registration
     is_draining: bool = False  # set by an administrator
     is_lost: bool = False  # set by an administrator
+    lost_s: float = -inf  # since when, by the clock of heartbeats
     is_drained: bool = False  # no file has anything there
     risen_ns: int = 0  # when its incarnation has risen; 0: never
     joining_epoch: int = 0  # of the first map that names it, until all clients have that map; or 0
@@ -310,12 +312,12 @@ class Membership:
         self._choose_places()
         return changed
 
-    def set_lost(self, targets: Iterable[int]) -> list[Target]:
+    def set_lost(self, targets: Iterable[int], now_s: float) -> list[Target]:
         """Returns those that were not lost before. Raises ENOENT."""
         chosen = [self._known(number) for number in targets]
         changed = [target for target in chosen if not target.is_lost]
         for target in changed:
-            target.is_lost = True
+            target.is_lost, target.lost_s = True, now_s
         self._choose_places()
         return changed
 
@@ -476,12 +478,13 @@ class Membership:
         return target.bytes_free * _COPIES_SHARE >= target.bytes_total
 
     def is_answering(self, target: int, now_s: float) -> bool:
-        """Whether the target is up, and its node was heard just now."""
+        """Whether the target is up, and its node was heard just now: of a target that is given up,
+        after that."""
         known = self._targets.get(TargetId(target))
         if known is None or not self._is_up(known):
             return False
         node = self._nodes[known.node]
-        return node.is_registered and now_s - node.heard_s < ANSWERING_S
+        return node.is_registered and node.heard_s > max(now_s - ANSWERING_S, known.lost_s)
 
     def cannot_answer(self, target: int) -> bool:
         """Whether no storage server has the target, or the lease of the one that has it has run

@@ -156,7 +156,9 @@ class Truncation:
                 if membership.cannot_answer(name.target) or failing.get(name.target, inf) < late_s
             ]
             gone = droppable(
-                now, lost, lambda one: one not in failing and not membership.cannot_answer(one)
+                now,
+                lost,
+                lambda one: one not in failing and membership.is_answering(one, context.now_s),
             )
             remove_replicas(tx, ino, now, gone)
             if gone:

@@ -62,7 +62,7 @@ def target_remove(tx: Transaction, request: TargetRemove, context: Context) -> T
 def _give_up(tx: Transaction, chosen: list[Target], context: Context) -> list[int]:
     """The targets are lost. Returns the jobs that make their replicas again."""
     services = context.services
-    services.membership.set_lost([target.id for target in chosen])
+    services.membership.set_lost([target.id for target in chosen], context.now_s)
     started: list[int] = []
     for target in chosen:
         put_target(tx, target)

@@ -1,8 +1,11 @@
 """The real metaserver in the world of mirrors: see tests/model/mirror_engine_world.py, and for jobs
 on whole targets tests/model/mirror_jobs_world.py."""
 
+from unittest.mock import patch
+
 import pytest
 import trio
+from trio._core import _run
 from trio.testing import MockClock
 
 from .mirror_engine_world import World
@@ -21,7 +24,14 @@ LOGS = (
 
 
 def run(seed: int) -> None:
-    trio.run(World(seed).run, 160.0, clock=MockClock(autojump_threshold=0))
+    _run_alike(World(seed), seed)
+
+
+def _run_alike(world: World, seed: int) -> None:
+    """The seed also decides in which order tasks go on that could do so at once."""
+    _run._r.seed(seed)
+    with patch.object(_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True):
+        trio.run(world.run, 160.0, clock=MockClock(autojump_threshold=0))
 
 
 @pytest.mark.expects_log(LOGS)
@@ -41,7 +51,7 @@ def test_many_worlds(seed: int) -> None:
 
 
 def run_jobs(seed: int) -> None:
-    trio.run(JobsWorld(seed).run, 160.0, clock=MockClock(autojump_threshold=0))
+    _run_alike(JobsWorld(seed), seed)
 
 
 @pytest.mark.expects_log(LOGS)

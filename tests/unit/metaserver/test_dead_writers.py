@@ -16,7 +16,7 @@ from fscommon.wire.replicas import Synced
 from metaserver.eviction import Eviction
 from metaserver.lost_writes import cut_lost
 from metaserver.membership import ANSWERING_S, Node
-from metaserver.namespace.replicas import names_of
+from metaserver.namespace.replicas import names_of, stripe_of
 from metaserver.records import ObjectName
 from metaserver.storage import CALL_TIMEOUT_S
 from metaserver.truncation import UNREACHABLE_S, Truncation
@@ -171,6 +171,28 @@ async def test_a_cut_waits_for_the_last_replica(
     assert set(count_of(bench, ino)) == {1, 2}
 
 
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_a_cut_drops_nothing_for_a_target_that_is_given_up(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock, is_heard: bool
+) -> None:
+    """It was heard a moment ago, and has died since; if it is heard after that, it counts."""
+    ino = grown(client)
+    before = names_of(bench.layout(ino))
+    bench.lose(2)
+    bench.engine.services.membership.set_lost([1], bench.now_s)
+    if is_heard:
+        bench.now_s += 1
+        bench.beat(2)
+    targets = Targets(deaf={2})
+    resize(client, ino, 1)
+    async with tasks_of(bench, targets):
+        await trio.sleep(5)
+    shared = {one.stripe_index for one in bench.layout(ino).replicas() if one.target == 1}
+    left = {name for name in names_of(bench.layout(ino)) if name.target == 2}
+    kept = {name for name in before if name.target == 2 and stripe_of(name.number) in shared}
+    assert kept and left == (set() if is_heard else kept)
+
+
 async def test_replicas_that_are_dropped_during_a_cut_are_not_waited_for(
     bench: MirrorBench, client: Client, autojump_clock: MockClock
 ) -> None:
@@ -277,7 +299,7 @@ def test_what_is_made_whole_is_on_no_target_that_was_given_up(
     ino = grown(client)
     bench.lose(1, 2, 3)
     membership = bench.engine.services.membership
-    assert membership.set_lost([1])
+    assert membership.set_lost([1], bench.time().now_s)
     session = bench.engine.sessions.get(client.session)
     assert session is not None
     bench.engine.system(lambda tx, context: cut_lost(tx, context, session, (ino,)), bench.time())

@@ -137,6 +137,7 @@ class Membership:
                     tables.assigned(reply, state.cluster)
                     for refusal in filter(None, reply.refusals):
                         self._log.error("a target is in use no more", because=refusal)
+                    targets.retire(reply.removed)
                     if reply.features & FEATURE_REPLICAS:
                         asked_ns = await self._learn_dropped(caller, reply, targets, asked_ns)
                     tables.registered(reply, asked_ns)

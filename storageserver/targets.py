@@ -141,6 +141,12 @@ class Targets:
                 self._native.target_assign(index, target)
                 self._log.info("target assigned", target=target, path=path)
 
+    def retire(self, removed: Sequence[int]) -> None:
+        """No client is served by targets that have left the cluster: nobody says any more which of
+        their names were dropped."""
+        for target in removed:
+            self._native.target_retire(target)
+
     def drop_names(self, target: int, names: DroppedNames) -> None:
         """No client is served for these objects any more. Raises ProtocolError when they cannot be
         taken."""

@@ -52,7 +52,8 @@ class Register(FormerRegister):
 class Registered:
     """targets: ids, in the order of the request. sessions: every live one (rule 15). features:
     fscommon.wire.features, of the metaserver. refusals: in the same order, why a target is not part
-    of the cluster any more, and what to do; "": it is. (): all are."""
+    of the cluster any more, and what to do; "": it is. (): all are. removed: ids of targets that
+    have left the cluster, whose dropped names are not kept: they serve nobody."""
 
     node: U64
     cluster: Token
@@ -63,6 +64,7 @@ class Registered:
     timeout_s: float
     features: U64 = 0
     refusals: Annotated[tuple[Message, ...], Many] = ()
+    removed: U64s = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
         timeout_s=NODE_TIMEOUT_S,
         features=FEATURE_REPLICAS,
         refusals=_refusals(request.targets, services),
+        removed=tuple(filter(None, (membership.removed(one.uuid) for one in request.targets))),
     )
 
 

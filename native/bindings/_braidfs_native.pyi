@@ -190,6 +190,11 @@ class ChunkServer:
         From now on no client is served for these names of objects. Raises ValueError if there is no such target, or if it has too many.
         """
 
+    def target_retire(self, target: int) -> bool:
+        """
+        The target is part of the cluster no more: no client is served for any of its objects. Returns False if there is no such target.
+        """
+
     def has_clients(self, target: int) -> bool:
         """Whether clients have asked for something of the target a moment ago."""
 

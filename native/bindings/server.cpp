@@ -313,7 +313,10 @@ void bind_targets(nb::class_<ChunkServer>& type) {
            "What a target is and has. Raises ValueError if there is no such target.")
       .def("drop_names", &drop_names, "target"_a, "file_ids"_a, "objects"_a,
            "From now on no client is served for these names of objects. Raises ValueError if there "
-           "is no such target, or if it has too many.");
+           "is no such target, or if it has too many.")
+      .def("target_retire", &ChunkServer::target_retire, "target"_a,
+           "The target is part of the cluster no more: no client is served for any of its objects. "
+           "Returns False if there is no such target.");
 }
 
 void bind_scrub(nb::class_<ChunkServer>& type) {

@@ -16,7 +16,7 @@ import trio
 from fscommon.errors import FsError, NobodyThereError, Status, TransportError
 from fscommon.layout.attributes import LEASE_DATA, unpack_attributes
 from fscommon.layout.layout import Layout, unpack_layout
-from fscommon.types import Ino, SessionId
+from fscommon.types import Ino, SessionId, TargetId
 from fscommon.wire.codec import decode
 from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.header import FLAG_ONEWAY
@@ -524,7 +524,9 @@ class World:
         sessions = self.bench.engine.sessions
         known = set(sessions.ids())
         target.fenced.update(one for one in self.sessions_seen if one not in known)
-        target.is_serving, target.heard_s = True, asked_s
+        # One that has left the cluster is retired: nobody says which of its names were dropped.
+        known = self.bench.engine.services.membership.target(TargetId(target.number))
+        target.is_serving, target.heard_s = known is not None, asked_s
 
     @property
     def sessions_seen(self) -> set[SessionId]:

@@ -138,6 +138,12 @@ bool ChunkServer::drop_names(uint32_t target, std::span<const store::ObjectId> n
   return entry != nullptr && entry->dropped.drop(names);
 }
 
+bool ChunkServer::target_retire(uint32_t target) {
+  TargetTable::Entry* const entry = services_.targets.entry_of(target);
+  if (entry != nullptr) entry->dropped.drop_all();
+  return entry != nullptr;
+}
+
 bool ChunkServer::target_figures(size_t index, store::StoreFigures& figures) {
   const std::scoped_lock lock(targets_mu_);
   store::ChunkStore* const chosen = store_at(index);

@@ -84,6 +84,8 @@ class ChunkServer {
   // From now on no client is served for these names of the target. False: there is no such target,
   // or it has too many names.
   bool drop_names(uint32_t target, std::span<const store::ObjectId> names);
+  // The target is part of the cluster no more: every name of it is dropped. False: there is none.
+  bool target_retire(uint32_t target);
 
   // Whether clients have asked for something of the target, or got it, a moment ago.
   bool has_clients(uint32_t target) const;

@@ -5,6 +5,8 @@
 // process ends (the metaserver says them again to the next one), or until their objects were
 // deleted and kDeletedMax others after them.
 //
+// Of a target that has left the cluster all names are dropped.
+//
 // While there is none, has() costs one load. Threads: ANY THREAD, guarded by mu_.
 #pragma once
 #include <atomic>
@@ -28,12 +30,13 @@ class DroppedNames {
   bool has(const store::ObjectId& name) const {
     if (count_.load(std::memory_order_acquire) == 0) return false;
     const std::shared_lock lock(mu_);
-    return names_.contains(name);
+    return are_all_ || names_.contains(name);
   }
 
   // False: there are too many, and some of these were not taken.
   bool drop(std::span<const store::ObjectId> names) {
     const std::scoped_lock lock(mu_);
+    if (are_all_) return true;
     bool taken = true;
     for (const store::ObjectId& name : names) {
       taken = names_.contains(name) || names_.size() < kNamesMax;
@@ -44,12 +47,20 @@ class DroppedNames {
     return taken;
   }
 
+  // Every name is dropped from now on.
+  void drop_all() {
+    const std::scoped_lock lock(mu_);
+    are_all_ = true;
+    count_.store(names_.size() + 1, std::memory_order_release);
+  }
+
   // Called before the object of this name is deleted. A name of generation 0 that was not dropped
   // needs no tombstone: its file is gone, and the file id is never used again.
   void deleted(const store::ObjectId& name) {
     if (generation_of(name.stripe_index) == 0 && count_.load(std::memory_order_acquire) == 0)
       return;
     const std::scoped_lock lock(mu_);
+    if (are_all_) return;
     const auto found = names_.find(name);
     if (found == names_.end() && generation_of(name.stripe_index) == 0) return;
     if (found != names_.end() && found->second) return;
@@ -65,11 +76,12 @@ class DroppedNames {
   size_t count() const { return count_.load(std::memory_order_acquire); }
 
  private:
-  std::atomic<size_t> count_{0};  // of names_
+  std::atomic<size_t> count_{0};  // of names_, and of are_all_
   mutable std::shared_mutex mu_;
   // The value says whether the object was deleted.
   std::unordered_map<store::ObjectId, bool, store::ObjectIdHash> names_;
   std::deque<store::ObjectId> deleted_order_;
+  bool are_all_ = false;
 };
 
 }  // namespace braidfs::server

@@ -94,6 +94,17 @@ TEST_F(DroppedNamesOfTargets, AreHeardBeforeThereIsASessionTable) {
   EXPECT_EQ(client.status_of(read(0, 100, kFile + 2)), Status::kOk);
 }
 
+TEST_F(DroppedNamesOfTargets, ATargetThatHasLeftTheClusterServesNobody) {
+  Peer client = connect();
+  ASSERT_EQ(client.status_of(write(0, pattern(100))), Status::kOk);
+  EXPECT_FALSE(server_->target_retire(kTarget + 1));
+  EXPECT_TRUE(server_->target_retire(kTarget));
+  EXPECT_EQ(client.status_of(read(0, 100)), Status::kDropped);
+  EXPECT_EQ(client.status_of(write(0, pattern(100), kFile + 1)), Status::kDropped);
+  const store::ObjectId name{kFile, 0};
+  EXPECT_TRUE(server_->drop_names(kTarget, {&name, 1}));
+}
+
 TEST_F(DroppedNamesOfTargets, ALateCopyDoesNotMakeADeletedReplicaAgain) {
   Peer metaserver = connect_metaserver();
   for (const bool all : {false, true}) {

@@ -476,11 +476,13 @@ async def test_a_drained_target_is_removed(bench: LiveBench, autojump_clock: Moc
         request = Register(0, bytes([2]) * 16, "n2", "127.0.0.1:2", b"", (report,), 1, "n2")
         registered: Registered = server.call(Op.REGISTER, request)
         assert registered.targets == (2,) and "was removed" in registered.refusals[0]
+        assert registered.removed == (2,)
         assert state(bench, 2) == "none"
         fresh = replace(report, target=0, uuid=b"another uuid ...")
         request = replace(request, targets=(report, fresh))
         registered = server.call(Op.REGISTER, request)
         assert registered.targets == (2, 5) and registered.refusals[1] == ""
+        assert registered.removed == (2,)
     bench.settle()
     after = LiveBench(bench.store, nodes=0)
     assert state(after, 2) == "none" and after.engine.services.membership.next_target_ids(1) == [6]

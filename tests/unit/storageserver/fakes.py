@@ -129,6 +129,10 @@ class FakeChunkServer:
         self.dropped += names
         self.calls.append(("drop_names", target, self.live is None))
 
+    def target_retire(self, target: int) -> bool:
+        self.calls.append(("target_retire", target, self.live is None))
+        return True
+
     def announce(self, session: int, connection: int, previous: int) -> None:
         self.calls.append(("announce", session, connection, previous))
 
@@ -215,6 +219,7 @@ class FakeMetaserver:
     asked: list[TargetDropped] = field(default_factory=list)
     page: int = 3  # names in a reply to TARGET_DROPPED
     is_former: bool = False  # it is of a release that knows nothing of replicas
+    removed: tuple[int, ...] = ()
     on_page: Callable[[], None] = lambda: None  # called with each TARGET_DROPPED
     heard: trio.Event = field(default_factory=trio.Event)
 
@@ -286,6 +291,7 @@ class FakeMetaserver:
             sessions=tuple(self.sessions),
             timeout_s=10.0,
             features=0 if self.is_former else FEATURE_REPLICAS,
+            removed=self.removed,
         )
 
     def _heartbeat(self, frame: Frame) -> HeartbeatReply:

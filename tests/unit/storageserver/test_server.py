@@ -140,6 +140,13 @@ async def test_a_target_that_is_removed_is_no_end_of_the_others(world: World) ->
         await world.metaserver.wait_heartbeats(count + 2)
 
 
+async def test_a_target_that_has_left_the_cluster_serves_nobody(world: World) -> None:
+    """Before clients are served: nobody keeps the names that were dropped there."""
+    world.metaserver.removed = (2,)
+    async with world.running():
+        assert ("target_retire", 2, True) in world.native.calls
+
+
 @pytest.mark.parametrize("failure", ["hang up", "forgotten"])
 async def test_a_lost_metaserver_is_found_again(world: World, failure: str) -> None:
     async with world.running():

@@ -1,8 +1,9 @@
-"""A pytest plugin for `./dev test`: two processes run the tests, because most of them mostly wait.
+"""A pytest plugin for `./dev test`: three processes run the tests, as most of them mostly wait.
 
-Each process takes the next file that neither has begun, so both end at about the same time: this
-one takes tests of mounts first, the one beside it first those in FOLDERS. The output of the process
-beside comes before the summary; if one of its tests fails, the whole run fails.
+Each process takes the next file that none has begun. This one takes tests of mounts first, a second
+one first those with clusters of their own; these two end at about the same time. The third one
+takes only tests without clusters, in the time that the others leave. The output of the processes
+beside this one comes before the summary; if one of their tests fails, the whole run fails.
 """
 
 import contextlib
@@ -16,7 +17,8 @@ import pytest
 
 from tests.dev.steps import BUILD, ROOT, tool
 
-FOLDERS = (
+# Tests that compute, and need no cluster.
+COMPUTING = (
     "tests/unit",
     "tests/wire",
     "tests/golden",
@@ -29,7 +31,9 @@ FOLDERS = (
     "tests/model/test_metaserver_replay.py",
     "tests/model/test_mirrors.py",
     "tests/model/test_takeover.py",
-    # They have clusters of their own, and wait for leases that run out.
+)
+# Tests with clusters of their own, which wait for leases that run out.
+CLUSTERS = (
     "tests/integration/test_disks.py",
     "tests/integration/test_etcd_journal.py",
     "tests/integration/test_postgresql_journal.py",
@@ -49,17 +53,27 @@ FOLDERS = (
 # One process runs all files of such a folder, because its fixtures of all of them are costly.
 WHOLE_FOLDERS = ("tests/deployment", "tests/fuse/posix")
 NOT_BESIDE = "tests/rdma"  # it starts a guest as soon as its tests are collected
-NICENESS = 5  # of FOLDERS, of which some compute for long
+# What each process takes: the first group in order, what is left of others from their ends.
+GROUPS = {
+    "mounts": ("mounts", "clusters", "computing"),
+    "clusters": ("clusters", "mounts", "computing"),
+    "computing": ("computing",),
+}
+NICENESS = 5  # beside this process, of what is no test of a mount: some compute for long
 WAIT_SECONDS = 1800.0  # it waits so long after the others are done
 SHOWN_LINES = 400
 
 
 class Beside:
-    def __init__(self, claims: Path, words: Sequence[str]) -> None:
-        self._log = BUILD / "log" / "tests-beside.log"
+    """One process beside this one; role: a key of GROUPS."""
+
+    def __init__(self, role: str, claims: Path, words: Sequence[str]) -> None:
+        self.role = role
+        self._log = BUILD / "log" / f"tests-{role}.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        sharing = ("-p", "tests.dev.beside", f"--beside={claims}", f"--ignore={NOT_BESIDE}")
-        command = [tool("python"), "-m", "pytest", "-p", "no:cacheprovider", *sharing, *words]
+        sharing = ("-p", "tests.dev.beside", f"--beside={claims}", f"--role={role}")
+        command = [tool("python"), "-m", "pytest", "-p", "no:cacheprovider", *sharing]
+        command += [f"--ignore={NOT_BESIDE}", *words]
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -91,9 +105,9 @@ class Beside:
 class Units:
     """The tests of a session by file, or by folder where one process runs all of a folder."""
 
-    def __init__(self, items: Sequence[pytest.Item], claims: Path, *, is_beside: bool) -> None:
+    def __init__(self, items: Sequence[pytest.Item], claims: Path, role: str) -> None:
         self._claims = claims
-        self._is_beside = is_beside
+        self._role = role
         self._by_name: dict[str, list[pytest.Item]] = {}
         for item in items:
             self._by_name.setdefault(_unit_of(item.path), []).append(item)
@@ -105,9 +119,11 @@ class Units:
                 yield from self._by_name[name]
 
     def _in_order(self) -> list[str]:
-        quiet = [name for name in self._by_name if _is_quiet(name)]
-        others = [name for name in self._by_name if not _is_quiet(name)]
-        return [*quiet, *reversed(others)] if self._is_beside else [*others, *reversed(quiet)]
+        own, *others = GROUPS[self._role]
+        order = [name for name in self._by_name if _group_of(name) == own]
+        for group in others:
+            order += reversed([name for name in self._by_name if _group_of(name) == group])
+        return order
 
     def _take(self, name: str) -> bool:
         try:
@@ -122,8 +138,11 @@ def _unit_of(path: Path) -> str:
     return next((folder for folder in WHOLE_FOLDERS if _is_below(name, folder)), name)
 
 
-def _is_quiet(name: str) -> bool:
-    return any(_is_below(name, folder) for folder in FOLDERS)
+def _group_of(name: str) -> str:
+    for group, folders in (("computing", COMPUTING), ("clusters", CLUSTERS)):
+        if any(_is_below(name, folder) for folder in folders):
+            return group
+    return "mounts"
 
 
 def _is_below(name: str, folder: str) -> bool:
@@ -135,12 +154,13 @@ def _set_niceness(wanted: int) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, wanted)
 
 
-_BESIDE: pytest.StashKey[Beside] = pytest.StashKey()
+_BESIDE: pytest.StashKey[list[Beside]] = pytest.StashKey()
 _CLAIMS: pytest.StashKey[Path] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--beside", type=Path, help="the other process's folder of begun files")
+    parser.addoption("--beside", type=Path, help="the first process's folder of begun files")
+    parser.addoption("--role", choices=GROUPS, default="mounts", help="which tests come first")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -150,7 +170,10 @@ def pytest_configure(config: pytest.Config) -> None:
         shutil.rmtree(claims, ignore_errors=True)
         claims.mkdir(parents=True)
         full = ["--full"] if config.getoption("--full") else []
-        config.stash[_BESIDE] = Beside(claims, [*full, *config.args])
+        config.stash[_BESIDE] = [
+            Beside("clusters", claims, [*full, *config.args]),
+            Beside("computing", claims, [*full, *COMPUTING]),
+        ]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -158,13 +181,14 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     """pytest's own loop, over the tests that this process takes."""
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         raise session.Interrupted(f"{session.testsfailed} errors during collection")
-    is_beside = _BESIDE not in session.config.stash
-    units = Units(session.items, session.config.stash[_CLAIMS], is_beside=is_beside).taken()
+    role: str = session.config.getoption("--role")
+    units = Units(session.items, session.config.stash[_CLAIMS], role).taken()
     item = next(units, None)
     while item is not None:
         following = next(units, None)
-        if is_beside:
-            _set_niceness(NICENESS if _is_quiet(_unit_of(item.path)) else 0)
+        if role != "mounts":
+            is_mount = _group_of(_unit_of(item.path)) == "mounts"
+            _set_niceness(0 if is_mount else NICENESS)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
@@ -176,24 +200,24 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    beside = session.config.stash.get(_BESIDE, None)
-    if beside is None:
-        return
+    others = session.config.stash.get(_BESIDE, [])
     if session.exitstatus == pytest.ExitCode.INTERRUPTED:
-        beside.end()
-    if beside.wait() and session.exitstatus == pytest.ExitCode.OK:
+        for beside in others:
+            beside.end()
+    codes = [beside.wait() for beside in others]
+    if any(codes) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    if beside := config.stash.get(_BESIDE, None):
-        terminalreporter.section("tests of the process beside this one")
+    for beside in config.stash.get(_BESIDE, []):
+        terminalreporter.section(f"tests of the process beside this one: {beside.role}")
         for line in beside.report():
             terminalreporter.write_line(line)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if beside := config.stash.get(_BESIDE, None):
+    for beside in config.stash.get(_BESIDE, []):
         beside.end()

@@ -1,7 +1,7 @@
 """`./dev test`: the native tests by ctest, then everything else by pytest.
 
 The last line on the terminal is pytest's own summary. With arguments for pytest, only pytest runs;
-without them, a second process shares its tests with it (tests.dev.beside).
+without them, two more processes share its tests with it (tests.dev.beside).
 """
 
 import os

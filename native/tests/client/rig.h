@@ -246,6 +246,7 @@ class Rig {
  private:
   void python();
   void act(Event event);
+  void note(Event event);
   void drop(const Event& event);
   void commit(const Event& event);
 

@@ -192,11 +192,18 @@ void Rig::act(Event event) {
       held_commits_.push_back(std::move(event));
       return;
     }
-    commit(event);
+    const Event asked = event;
+    note(std::move(event));  // first: who is answered by it may look at it at once
+    commit(asked);
+    return;
   }
   if (event.kind == EventKind::kDropReplicas && answers_drops_) drop(event);
   if (event.kind == EventKind::kReopen && settings_.replicas > 1 && answers_drops_)
     core->view_put(kIno, layout(), capability());
+  note(std::move(event));
+}
+
+void Rig::note(Event event) {
   const std::scoped_lock lock(mu_);
   events_.push_back(std::move(event));
   changed_.notify_all();

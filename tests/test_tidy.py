@@ -15,7 +15,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
-PRODUCT = ("fscommon", "fsclient", "metaserver", "storageserver")
+PROGRAMS = ("fscommon", "fsclient", "metaserver", "storageserver")
+PRODUCT = ("braidfs", *PROGRAMS)
+# Programs that train have these or not: a module that imports one is named for it.
+USERS_LIBRARIES = ("fsspec", "numpy", "torch")
 EMPTY_WORDS = re.compile(r"(?:^|_)(utils?|helpers?|managers?|processors?|infos?|misc)(?:_|$)")
 # mount(8) calls such a program "mount helper".
 EMPTY_WORDS_ALLOWED = {"mount_helper"}
@@ -112,12 +115,24 @@ def test_one_door_for_each_foreign_library(library: str) -> None:
     assert guests == [], f"{library} is imported in {DOORS[library]} alone"
 
 
+@pytest.mark.parametrize("library", USERS_LIBRARIES)
+def test_libraries_of_users_are_imported_in_modules_named_for_them(library: str) -> None:
+    imported = re.compile(rf"^\s*(?:import|from) {library}\b", re.M)
+    guests = [
+        _name(path)
+        for folder in PRODUCT
+        for path in tracked(f"{folder}/**/*.py", f"{folder}/*.py")
+        if imported.search(path.read_text()) and library not in path.stem
+    ]
+    assert guests == [], f"`import braidfs` must work without {library}"
+
+
 @pytest.mark.parametrize("call", sorted(BANNED_CALLS))
 def test_banned_calls(call: str) -> None:
     instead, allowed = BANNED_CALLS[call]
     found = [
         _name(path)
-        for folder in PRODUCT
+        for folder in PROGRAMS  # the users' package has no trio, and none of our own logs
         for path in tracked(f"{folder}/**/*.py", f"{folder}/*.py")
         if re.search(call, path.read_text()) and _name(path) not in allowed
     ]

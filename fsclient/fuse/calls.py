@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyfuse3
 import trio
 
+from braidfs import announcement
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes
 from fscommon.native_ports import IoPort
@@ -21,7 +22,7 @@ from ..fs.caller import Requester, is_user
 from ..fs.changes import Change
 from ..fs.drains import Extent
 from ..fs.filesystem import FileSystem
-from . import announcement, structures
+from . import structures
 from .operations import Operations
 
 _ENOSYS: Final = 38

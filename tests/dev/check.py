@@ -21,6 +21,8 @@ from tests.dev.steps import ROOT, StepError, console, quiet_step, tool
 STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
 CLANG_FORMAT = "clang-format-14"  # each version has rules of its own
 PROGRAMS = ("fscommon", "fsclient", "metaserver", "storageserver")
+USERS = "braidfs"  # the package of users, who have older versions of Python
+USERS_PYTHON = "3.10"
 TESTS = (
     "tests.bench",
     "tests.cluster",
@@ -101,10 +103,11 @@ def _tracked(*patterns: str) -> list[str]:
 
 
 def _mypy() -> None:
-    packages = [word for package in (*PROGRAMS, *TESTS) for word in ("-p", package)]
-    quiet_step(
-        "mypy", [tool("mypy"), "--strict", *packages], environment={"MYPYPATH": _mypy_path()}
-    )
+    packages = [word for package in (*PROGRAMS, USERS, *TESTS) for word in ("-p", package)]
+    path = {"MYPYPATH": _mypy_path()}
+    quiet_step("mypy", [tool("mypy"), "--strict", *packages], environment=path)
+    users = [tool("mypy"), "--strict", "--python-version", USERS_PYTHON, "-p", USERS]
+    quiet_step(f"mypy of {USERS} for Python {USERS_PYTHON}", users, environment=path)
 
 
 def _mypy_path() -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fsclient.announce import Announcer
-from fsclient.fuse.announcement import IOCTL_ANNOUNCE, SIZE
+from braidfs.announce import Announcer
+from braidfs.announcement import IOCTL_ANNOUNCE, SIZE
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
 from tests.fuse.looks import lanes_counted, seen_from

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from fsclient.announce import Announcer
+from braidfs.announce import Announcer
 from tests.bench.data.amounts import KIB, Amounts
 from tests.bench.data.bars import LOCAL, Bar, Row, Than
 from tests.bench.data.case import Case, Values

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
+from braidfs.announcement import FILES_MAX, SIZE, Announcement, unpack_announcement
 from fsclient.fs import announced
-from fsclient.fuse.announcement import FILES_MAX, SIZE, Announcement, unpack_announcement
 from fscommon.errors import FsError, Status
 from fscommon.wire.ops import Op
 

@@ -1,0 +1,1 @@
+"""The users' package, without a mount."""

@@ -3,7 +3,7 @@
 from importlib import metadata
 from typing import Final
 
-DISTRIBUTION: Final = "braidfs"
+DISTRIBUTION: Final = "braidfs-server"
 
 
 def program_version() -> str:

@@ -72,7 +72,7 @@ VERBS: tuple[click.Command, ...] = (
 
 
 @click.group(cls=Group)
-@click.version_option(package_name="braidfs")
+@click.version_option(package_name="braidfs-server")
 def cli() -> None:
     """BraidFS, a user-space parallel file system: mount it, look at it, run it.
 

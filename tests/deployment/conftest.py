@@ -38,7 +38,7 @@ def wheels() -> Wheels:
     """The wheels of this checkout; with BRAIDFS_WHEELS=FOLDER those in that folder, e.g. of a
     release."""
     if folder := os.environ.get("BRAIDFS_WHEELS"):
-        (wheel,) = Path(folder).glob("braidfs-*.whl")
+        (wheel,) = Path(folder).glob("braidfs_server-*.whl")
         return Wheels(wheel, wheel.parent / "dependencies")
     return Wheels(package.wheel(), package.dependencies())
 

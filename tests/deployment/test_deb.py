@@ -25,6 +25,7 @@ PACKAGING = ROOT / "packaging" / "debian"
 SERVERS = ("braidfs-metaserver", "braidfs-storageserver")
 POSTGRESQL = "braidfs-postgresql"  # of metaservers with a journal there
 NAMES = ("braidfs", "braidfs-metaserver", POSTGRESQL, "braidfs-storageserver")
+IMPORTED = "/usr/lib/python3/dist-packages/braidfs"  # by Debian's python3: the users' package
 CONFFILES = ("/etc/braidfs/admin.toml", "/etc/braidfs/client.toml")
 MOUNT_UNIT = "braidfs-mount@.service"
 TIMER = "braidfs-meta-backup.timer"
@@ -81,7 +82,7 @@ def test_what_they_need_and_hold(debs: dict[str, Path]) -> None:
     held = output("dpkg-deb", "-c", debs["braidfs"])
     unit = f"lib/systemd/system/{MOUNT_UNIT}"
     programs = ("usr/bin/braidfs", "sbin/mount.fuse.braidfs")
-    for path in (*programs, "man1/braidfs-target.1.gz", *CONFFILES, unit):
+    for path in (*programs, "man1/braidfs-target.1.gz", *CONFFILES, unit, IMPORTED):
         assert path in held
     assert str(ROOT) not in held and "psycopg" not in held
     extra = output("dpkg-deb", "-c", debs[POSTGRESQL])
@@ -136,6 +137,10 @@ def test_nothing_starts_before_it_is_configured(host: Host) -> None:
     found = host.run("find", "/var/lib/braidfs", "/srv/braidfs", "-type", "f", check=False)
     assert not found.stdout
     assert project_version() in host.text("braidfs", "--version")
+    asked = (
+        "import braidfs, importlib.metadata as m; print(braidfs.where('/'), m.version('braidfs'))"
+    )
+    assert host.text("/usr/bin/python3", "-c", asked) == f"None {project_version()}\n"
 
 
 @pytest.mark.full
@@ -215,5 +220,6 @@ def test_removing_leaves_what_is_the_administrators(host: Host) -> None:
         with pytest.raises(HostError):
             host.run("test", "-e", path)
     assert not host.run("find", "/usr/lib/braidfs", check=False).stdout
+    assert not host.run("find", "/usr/lib/python3/dist-packages", "-name", "*braidfs*").stdout
     assert host.text("find", "/var/lib/braidfs/metaserver", "-name", "data.mdb")
     assert host.text("cat", "/etc/braidfs/cluster.key")

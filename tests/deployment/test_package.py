@@ -34,7 +34,8 @@ def test_wheel_holds_what_is_shipped_and_no_more(wheels: Wheels) -> None:
     assert pages == {Path(name).name for name in shared if name.startswith("share/man/")}
     jobs = {f"fsclient/validate/jobs/{job.name}" for job in (ROOT / JOBS).iterdir()}
     assert jobs and jobs <= set(names)
-    assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
+    strange = ("tests", "braidfs/", "_braidfs_reader")
+    assert not [name for name in names if "__pycache__" in name or name.startswith(strange)]
 
 
 def test_wheel_works_in_a_clean_environment(environment: Path, tmp_path: Path) -> None:
@@ -44,6 +45,8 @@ def test_wheel_works_in_a_clean_environment(environment: Path, tmp_path: Path) -
     config = tmp_path / "metaserver.toml"
     config.write_text(f'state_directory = "{tmp_path}/state"\nkey_file = "{tmp_path}/key"\n')
     run(bin_ / "braidfs", "config", "show", config)
+    where = run(bin_ / "python", "-I", "-c", "import braidfs; print(braidfs.__file__)")
+    assert where.startswith(str(environment)), "the wheel requires the users' package"
     where = run(bin_ / "python", "-c", "import _braidfs_native as n; print(n.__file__)")
     assert where.startswith(str(environment))
     script = "from fscommon.native import make_chunk_server as m; m(lane_count=1, io='syscall')"

@@ -22,7 +22,8 @@ bench rebuild            measure how fast what a lost server had is made again, 
 bench transport          count the cost of a request by TCP and by RDMA, in the guest
 sanitize                 run native tests and the mount under ASan+UBSan and TSan, and fuzzers
 demo                     show in two minutes a cluster that works, loses a server, is validated
-wheel [--dependencies]   write the wheel and the source distribution into dist [with what they need]
+wheel [--dependencies]   write wheels and source distributions into dist [with what they need]
+wheel --users            write only those of the users' package, for every Python that is here
 deb                      write Debian packages of the three programs into dist
 deployment [ARGS]        run the long form of tests/deployment: hosts, playbooks, units
 docs [--serve]           build the documentation's site in .build/site; --serve: on loopback
@@ -188,11 +189,17 @@ def demo() -> None:
 
 @cli.command()
 @click.option("--dependencies", is_flag=True)
-def wheel(dependencies: bool) -> None:
-    from tests.dev import package  # noqa: PLC0415
+@click.option("--users", is_flag=True)
+def wheel(dependencies: bool, users: bool) -> None:
+    from tests.dev import package, users_package  # noqa: PLC0415
 
+    if users:
+        users_package.users_wheels(package.DIST, every_python=True)
+        users_package.users_source_distribution(package.DIST)
+        return
     package.wheel()
     package.source_distribution()
+    users_package.users_source_distribution(package.DIST)
     if dependencies:
         package.dependencies()
 

@@ -25,6 +25,7 @@ from tests.dev.steps import BUILD, ROOT, quiet_step, tool
 NATIVE = ROOT / "native"
 NATIVE_BUILD = BUILD / "native"
 MODULE_FOLDER = NATIVE_BUILD / "bindings"
+USERS_PROJECT = ROOT / "packaging" / "users" / "pyproject.toml"
 MODULE_TARGETS = ("_braidfs_native", "_braidfs_native_stub")
 GTEST = Path("/usr/include/gtest/gtest.h")
 
@@ -108,34 +109,42 @@ def _project() -> dict[str, Any]:
 
 
 def _compile_python() -> None:
-    for package in (*_project()["tool"]["scikit-build"]["wheel"]["packages"], "tests"):
+    programs = _project()["tool"]["scikit-build"]["wheel"]["packages"]
+    for package in ("braidfs", *programs, "tests"):
         # A program that imports the module reports its errors.
         compileall.compile_dir(ROOT / package, quiet=2)
 
 
 def project_version() -> str:
-    """The version that pyproject.toml names: the one place where it stands."""
+    """The version that pyproject.toml names; packaging/users/pyproject.toml names it again."""
     return str(_project()["project"]["version"])
 
 
 def _write_scripts() -> None:
     project = _project()["project"]
-    _write_metadata(project["name"], project_version())
+    _write_metadata(project)
+    _write_metadata(tomllib.loads(USERS_PROJECT.read_text())["project"])
     for name, entry in project["scripts"].items():
         module, function = entry.split(":")
         text = _SCRIPT.format(python=sys.executable, entry=entry, module=module, function=function)
         _write(Path(tool(name)), text, mode=0o755)
 
 
-def _write_metadata(name: str, version: str) -> None:
-    """Writes the metadata from which importlib.metadata reads the version."""
+def _write_metadata(project: dict[str, Any]) -> None:
+    """Writes the metadata from which importlib.metadata reads version and entry points."""
     packages = Path(site.getsitepackages()[0])
+    name, version = project["name"].replace("-", "_"), project["version"]
     folder = packages / f"{name}-{version}.dist-info"
     for old in packages.glob(f"{name}-*.dist-info"):
         if old != folder:
             shutil.rmtree(old)
     folder.mkdir(exist_ok=True)
-    _write(folder / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n"
+    _write(folder / "METADATA", head)
+    lines = []
+    for group, points in project.get("entry-points", {}).items():
+        lines += [f"[{group}]", *(f"{key} = {place}" for key, place in points.items()), ""]
+    _write(folder / "entry_points.txt", "\n".join(lines))
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:

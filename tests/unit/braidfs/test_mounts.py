@@ -163,6 +163,6 @@ def test_a_change_of_mounts_is_seen_at_once(node: Node) -> None:
 
 def test_this_machine_has_mounts_that_are_understood() -> None:
     assert braidfs.where("/proc") is None
-    with pytest.raises(AttributeError, match="no attribute 'wehre'"):
-        braidfs.wehre  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'elsewhere'"):
+        braidfs.elsewhere  # noqa: B018
     assert {"where", "path", "url", "Announcer"} <= set(dir(braidfs))

@@ -1,8 +1,9 @@
 """Builds the native half and makes the checkout importable in its virtual environment.
 
 CMake and ninja build the native half directly in .build/native (with ccache if it is installed and
-not disabled), so a build without changes takes a fraction of a second. One .pth file puts the
-checkout and the module's folder on sys.path, and the commands of pyproject.toml's [project.scripts]
+not disabled), so a build without changes takes a fraction of a second; and, as a project of its
+own, the small module of the users' package in .build/reader. One .pth file puts the checkout and
+the modules' folders on sys.path, and the commands of pyproject.toml's [project.scripts]
 are written to .venv/bin: this is an editable install without a build backend. Python is compiled in
 advance for the guest of tests/rdma, which sees this checkout read-only and would compile it at each
 start of a program.
@@ -27,6 +28,8 @@ NATIVE_BUILD = BUILD / "native"
 MODULE_FOLDER = NATIVE_BUILD / "bindings"
 USERS_PROJECT = ROOT / "packaging" / "users" / "pyproject.toml"
 MODULE_TARGETS = ("_braidfs_native", "_braidfs_native_stub")
+READER = NATIVE / "reader"
+READER_FOLDER = BUILD / "reader"
 GTEST = Path("/usr/include/gtest/gtest.h")
 
 _SCRIPT = """#!{python}
@@ -55,33 +58,55 @@ def cmake_build(
     name: str, text: str, options: Sequence[str] = (), targets: Sequence[str] = ()
 ) -> Path:
     """Configures .build/NAME when options or the set of sources changed, then builds."""
-    folder = BUILD / name
     words = [*_cmake_options(), *options]
-    wanted = "\n".join([*words, *_sources()])
-    stamp = folder / "configured.txt"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        quiet_step(f"{text}: configure", ["cmake", "-S", str(NATIVE), "-B", str(folder), *words])
-        stamp.write_text(wanted)
+    folder = _configure(name, text, NATIVE, words)
     goals = ["--target", *targets] if targets else []
     quiet_step(f"{text}: build", ["cmake", "--build", str(folder), *goals])
     return folder
 
 
+def reader_build(name: str, text: str, options: Sequence[str] = ()) -> Path:
+    """Builds the module _braidfs_reader, a project of its own, in .build/NAME."""
+    words = [*_common_options(), *options]
+    folder = _configure(name, text, READER, words)
+    quiet_step(f"{text}: build", ["cmake", "--build", str(folder)])
+    return folder
+
+
+def _configure(name: str, text: str, project: Path, words: Sequence[str]) -> Path:
+    folder = BUILD / name
+    wanted = "\n".join([*words, *_sources(project)])
+    stamp = folder / "configured.txt"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        quiet_step(f"{text}: configure", ["cmake", "-S", str(project), "-B", str(folder), *words])
+        stamp.write_text(wanted)
+    return folder
+
+
 def _cmake_options() -> list[str]:
-    words = ["-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"]
-    if shutil.which("ccache") and "CCACHE_DISABLE" not in os.environ:
-        usual = ["-DBRAIDFS_ONCE=OFF", "-UCMAKE_CXX_FLAGS_RELWITHDEBINFO"]
-        return [*words, *usual, "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
+    words = _common_options()
+    if _has_ccache():
+        return [*words, "-DBRAIDFS_ONCE=OFF", "-UCMAKE_CXX_FLAGS_RELWITHDEBINFO"]
     # Everything is compiled, so less is: common headers once, and for debuggers lines but no types.
     few_symbols = "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG"
     return [*words, "-DBRAIDFS_ONCE=ON", few_symbols]
 
 
-def _sources() -> list[str]:
+def _common_options() -> list[str]:
+    words = ["-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"]
+    return [*words, "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if _has_ccache() else words
+
+
+def _has_ccache() -> bool:
+    return shutil.which("ccache") is not None and "CCACHE_DISABLE" not in os.environ
+
+
+def _sources(project: Path) -> list[str]:
     # CMake searches folders and test files when it configures, not when it builds.
     names = {"CMakeLists.txt", ".cpp"}
-    found = (path for path in NATIVE.rglob("*") if {path.name, path.suffix} & names)
-    return sorted(str(path.relative_to(NATIVE)) for path in found)
+    found = (path for path in project.rglob("*") if {path.name, path.suffix} & names)
+    mine = (path for path in found if project == READER or not path.is_relative_to(READER))
+    return sorted(str(path.relative_to(project)) for path in mine)
 
 
 def build(*, tests: bool = False) -> None:
@@ -92,6 +117,7 @@ def build(*, tests: bool = False) -> None:
     with build_lock():
         options = ("-DBRAIDFS_TESTS=ON",) if GTEST.exists() else ()
         cmake_build("native", "Native module", options, MODULE_TARGETS)
+        reader_build("reader", "Reader module")
         if tests:
             cmake_build("native", "Native tests", options)
         _write_path_file()
@@ -101,7 +127,7 @@ def build(*, tests: bool = False) -> None:
 
 def _write_path_file() -> None:
     path = Path(site.getsitepackages()[0]) / "braidfs.pth"
-    _write(path, f"{ROOT}\n{MODULE_FOLDER}\n")
+    _write(path, f"{ROOT}\n{MODULE_FOLDER}\n{READER_FOLDER}\n")
 
 
 def _project() -> dict[str, Any]:

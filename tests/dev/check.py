@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.dev import docs
-from tests.dev.build import GTEST, MODULE_FOLDER, build
+from tests.dev.build import GTEST, MODULE_FOLDER, READER, READER_FOLDER, build
 from tests.dev.native_ports import generated
 from tests.dev.steps import ROOT, StepError, console, quiet_step, tool
 
 STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
+READER_STUB = READER / "_braidfs_reader.pyi"
 CLANG_FORMAT = "clang-format-14"  # each version has rules of its own
 PROGRAMS = ("fscommon", "fsclient", "metaserver", "storageserver")
 USERS = "braidfs"  # the package of users, who have older versions of Python
@@ -59,6 +60,7 @@ def write_stub() -> None:
     """Copies today's generated stub into the tree, with the files that are generated from it."""
     build()
     STUB.write_text(_generated())
+    READER_STUB.write_text(_generated_reader())
     for path, text in generated(_generated()).items():
         path.write_text(text)
 
@@ -111,7 +113,7 @@ def _mypy() -> None:
 
 
 def _mypy_path() -> str:
-    return f"{ROOT}:{STUB.parent}"
+    return f"{ROOT}:{STUB.parent}:{READER}"
 
 
 def _layers() -> None:
@@ -122,13 +124,17 @@ def _generated() -> str:
     return (MODULE_FOLDER / STUB.name).read_text()
 
 
+def _generated_reader() -> str:
+    return (READER_FOLDER / READER_STUB.name).read_text()
+
+
 def _stub() -> None:
-    wanted = {STUB: _generated(), **generated(_generated())}
+    wanted = {STUB: _generated(), READER_STUB: _generated_reader(), **generated(_generated())}
     for path, text in wanted.items():
         if difference := _difference(path, text):
             told = f"{path} is not what the module offers: ./dev build --stub"
             raise StepError("\n".join([*difference, told]))
-    console.print("[green]✓[/] native stub, ports and reference page")
+    console.print("[green]✓[/] native stubs, ports and reference page")
 
 
 def _difference(path: Path, wanted: str) -> Sequence[str]:

@@ -1,24 +1,26 @@
 """`./dev sanitize`: the native half and the mount under ASan+UBSan and TSan, one minute for each
 fuzzer.
 
-Native tests run in both builds, and so does the integration subset: unmodified Python with libasan
-or libtsan preloaded and the instrumented module first on its path. Leaks are not checked there
+Native tests run in both builds, and so do the tests of the module _braidfs_reader and the
+integration subset: unmodified Python with libasan or libtsan preloaded and the instrumented module
+first on its path. Leaks are not checked there
 (Python itself has many). TSan needs a fixed address space: setarch -R.
 """
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.dev.build import build, build_lock, cmake_build
+from tests.dev.build import build, build_lock, cmake_build, reader_build
 from tests.dev.steps import BUILD, StepError, console, open_step, quiet_step, tool
 
 FUZZ_SECONDS = 60
 # It is the number for each stored structure: without TSan hundreds are checked, and TSan finds
 # nothing new in them.
 TSAN_DAMAGES = 10
+READER_TESTS = ("tests/unit/braidfs/test_reading.py", "tests/unit/braidfs/test_pools.py")
 INTEGRATION_SUBSET = ("tests/fuse", "tests/stress")
 # It is for tests without a timeout of their own: under ASan everything is slower.
 INTEGRATION_TIMEOUT_SECONDS = 1200
@@ -58,6 +60,7 @@ TSAN = Runtime(
 def sanitize(fuzz_seconds: int, integration: bool) -> bool:
     build()
     steps: list[Callable[[], None]] = [_native_address, _native_thread]
+    steps += [lambda: _reader(ASAN), lambda: _reader(TSAN)]
     if integration:
         steps += [lambda: _integration(ASAN), lambda: _integration(TSAN)]
     steps.append(lambda: _fuzzers(fuzz_seconds))
@@ -107,6 +110,15 @@ def _library(name: str) -> str:
     ).stdout.strip()
 
 
+def _reader(kind: Runtime) -> None:
+    name = kind.sanitizer
+    with build_lock():
+        options = (f"-DBRAIDFS_SANITIZE={name}",)
+        folder = reader_build(f"reader-{name}", f"Reader module with {name} sanitizer", options)
+    # The module is found before that of the product's build, which .pth puts on the path.
+    _python_tests(kind, f"reader-{name}", str(folder), ["-m", "not full", *READER_TESTS])
+
+
 def _integration(kind: Runtime) -> None:
     name = kind.sanitizer
     with build_lock():
@@ -116,26 +128,31 @@ def _integration(kind: Runtime) -> None:
             (f"-DBRAIDFS_SANITIZE={name}",),
             ("_braidfs_native",),
         )
+    _python_tests(kind, name, str(folder / "bindings"), INTEGRATION_SUBSET)
+
+
+def _python_tests(kind: Runtime, name: str, modules: str, tests: Sequence[str]) -> None:
+    """Runs tests with the instrumented modules of that folder. Their reports are named NAME.PID."""
     reports = BUILD / "log"
     environment = {
         "LD_PRELOAD": f"{_library(kind.library)}:{_library('libstdc++.so.6')}",
         kind.variable: f"{kind.options}:log_path={reports / name}",
         "UBSAN_OPTIONS": f"{_UBSAN}:log_path={reports / name}",
         "BRAIDFS_TEST_PATIENCE": "3",
-        "PYTHONPATH": f"{folder / 'bindings'}:{os.environ['PYTHONPATH']}",
+        "PYTHONPATH": f"{modules}:{os.environ['PYTHONPATH']}",
     }
     for old in reports.glob(f"{name}.*"):
         old.unlink()
     timeout = f"--timeout={INTEGRATION_TIMEOUT_SECONDS}"
     code = open_step(
-        ["setarch", "-R", tool("python"), "-m", "pytest", "-q", timeout, *INTEGRATION_SUBSET],
+        ["setarch", "-R", tool("python"), "-m", "pytest", "-q", timeout, *tests],
         environment=environment,
     )
     found = sorted(reports.glob(f"{name}.*"))
     if code or found:
         names = " ".join(map(str, found)) or "no sanitizer report"
-        raise StepError(f"Integration tests under {kind.title}: exit {code}; {names}")
-    console.print(f"[green]✓[/] Integration tests under {kind.title}")
+        raise StepError(f"Tests of {name} under {kind.title}: exit {code}; {names}")
+    console.print(f"[green]✓[/] Tests of {name} under {kind.title}")
 
 
 def _fuzzers(seconds: int) -> None:

@@ -55,8 +55,14 @@ class Announcer:
         announcements, or with `more` after them. Returns how many were accepted: at most about a
         million wait at once, and paths that do not exist, are no regular files or are on another
         file system are skipped. Raises OSError when the mount does not answer."""
+        return self.announce_numbers(self._found(iter(paths)), more=more)
+
+    def announce_numbers(self, files: Iterable[tuple[int, int]], *, more: bool = False) -> int:
+        """Announces files of this mount by their inode numbers and those of their directories, as
+        announce() does: without a look at the files. Numbers that the mount does not know are
+        skipped."""
         noted, replaces = 0, not more
-        found = self._found(iter(paths))
+        found = iter(files)
         while batch := list(itertools.islice(found, FILES_MAX)):
             inos, parents = zip(*batch, strict=True)
             count = self._tell(Announcement(inos, parents, replaces=replaces))

@@ -58,6 +58,7 @@ std::vector<const char*> split_names(const Buffer& names, std::size_t count) {
 }
 
 std::span<Row> rows_of(const Buffer& table) {
+  if (table.size() == 0) return {};  // it may lie anywhere
   if (table.size() % sizeof(Row) != 0 || reinterpret_cast<std::uintptr_t>(table.begin()) % 8 != 0) {
     throw std::invalid_argument("the table is not made of rows of three numbers of 64 bits");
   }

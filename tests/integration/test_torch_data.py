@@ -1,0 +1,71 @@
+"""braidfs.data with torch: tests/torch/test_data.py, and a DataLoader on a mount that was told the
+order. torch is no package of the product's environment: it gets one of its own, once."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.dev.build import READER_FOLDER
+from tests.dev.extras import folder_of, requirements_of
+from tests.dev.steps import ROOT
+from tests.fuse.looks import lanes_counted
+
+COUNT = 400
+SECONDS_MAX = 1200
+PROGRAM = ROOT / "tests" / "torch" / "announced_epoch.py"
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    """The Python of an environment with torch, numpy and pytest."""
+    wanted = [one for one in requirements_of("bench") if one.startswith(("torch", "numpy"))]
+    wanted += [one for one in requirements_of("dev") if one.startswith(("pytest>", "pytest-time"))]
+    return str(folder_of("torch-tests", wanted) / "bin" / "python")
+
+
+def run(words: list[str], **given: object) -> str:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{READER_FOLDER}"}
+    done = subprocess.run(
+        words,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        env=environment,
+        input=json.dumps(given),
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.timeout(SECONDS_MAX + 600)
+def test_data_sets_with_torch(python: str) -> None:
+    """Options and fixtures of this environment's pytest are not for that one."""
+    words = ["-c", os.devnull, f"--rootdir={ROOT}", "--noconftest", "-p", "no:cacheprovider"]
+    tests = str(ROOT / "tests" / "torch" / "test_data.py")
+    assert " passed" in run([python, "-m", "pytest", "-q", *words, tests])
+
+
+@pytest.mark.full
+@pytest.mark.mount
+@pytest.mark.timeout(600)
+def test_a_loader_reads_in_the_announced_order(
+    python: str, cluster: Cluster, workdir: Path
+) -> None:
+    """Four workers read what was announced: the mount has the files in memory before."""
+    for number in range(COUNT):
+        path = workdir / f"{number % 7}" / f"{number:04}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"%d\n" % number * 5000)
+    cluster.remount()
+    before = lanes_counted(cluster, "announced_reads")
+    seen = json.loads(run([python, str(PROGRAM)], root=str(workdir), workers=4))
+    assert seen["rows"] == seen["order"] and sorted(seen["rows"]) == list(range(COUNT))
+    assert seen["wrong"] == 0
+    # A file is read from memory, or it was fetched too late, or it came with its open.
+    assert lanes_counted(cluster, "announced_reads") - before >= COUNT // 2

@@ -107,6 +107,7 @@ class _Scan:
             try:
                 self._done.put((path, self._list(path)))
             except OSError as error:
+                error.filename = os.fsdecode(self._root + b"/" + path)  # for people to read
                 self._done.put((path, error))
 
     def _list(self, path: bytes) -> _Folder:

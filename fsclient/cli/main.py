@@ -16,6 +16,7 @@ from .config import config
 from .find import find
 from .frame import Group, run_cli
 from .fsck import fsck
+from .index import index
 from .job import job
 from .key import key
 from .layout import layout
@@ -47,6 +48,7 @@ VERBS: tuple[click.Command, ...] = (
     du,
     find,
     fsck,
+    index,
     job,
     key,
     layout,

@@ -1,5 +1,6 @@
-"""braidfs.data with torch: tests/torch/test_data.py, and a DataLoader on a mount that was told the
-order. torch is no package of the product's environment: it gets one of its own, once."""
+"""braidfs.data with torch: tests/torch/test_data.py and the guide's recipes, and a DataLoader on a
+mount that was told the order. torch is no package of the product's environment: it gets one of its
+own, once."""
 
 import json
 import os
@@ -47,8 +48,9 @@ def run(words: list[str], **given: object) -> str:
 def test_data_sets_with_torch(python: str) -> None:
     """Options and fixtures of this environment's pytest are not for that one."""
     words = ["-c", os.devnull, f"--rootdir={ROOT}", "--noconftest", "-p", "no:cacheprovider"]
-    tests = str(ROOT / "tests" / "torch" / "test_data.py")
-    assert " passed" in run([python, "-m", "pytest", "-q", *words, tests])
+    folder = ROOT / "tests" / "torch"
+    tests = [str(folder / name) for name in ("test_data.py", "test_recipes_data.py")]
+    assert " passed" in run([python, "-m", "pytest", "-q", *words, *tests])
 
 
 @pytest.mark.full

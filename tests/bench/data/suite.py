@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.data import (
+    data_sets,
     mixed,
     mpi,
     offload,
@@ -168,7 +169,7 @@ def data(wishes: Wishes) -> bool:
     """True when every bar that could be judged was met."""
     cases = chosen(wishes.cases)
     if wishes.torch:
-        cases.append(training.training())
+        cases += [training.training(), data_sets.data_sets()]
     if wishes.mpi:
         cases.append(mpi.shared_by_mpi())
     amounts = QUICK if wishes.quick else FULL

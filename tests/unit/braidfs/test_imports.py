@@ -34,3 +34,8 @@ def test_it_imports_nothing_foreign() -> None:
 def test_it_is_quick() -> None:
     taken = min(float(run(_TIMED)) for _ in range(9))
     assert taken <= SECONDS_MAX, f"import braidfs took {taken * 1000:.1f} ms"
+
+
+def test_data_sets_import_nothing_foreign() -> None:
+    code = "from braidfs.data import Announced, Files, Index, read_files; print(*sys.modules)"
+    assert not set(run(code).split()) & set(FOREIGN)

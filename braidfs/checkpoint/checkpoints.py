@@ -1,0 +1,198 @@
+"""A run's checkpoints in one directory: begin a step, find the newest, read, remove.
+
+    checkpoints = Checkpoints("/mnt/braid/run7", keep=3)
+    with checkpoints.begin(step, part=rank, parts=world, attempt=run_id) as c:
+        with c.file(f"rank{rank:05d}.pt") as f:
+            torch.save(state, f)
+    c.wait()
+
+**For writers whose ranks agree by themselves** (torch's DCP: the coordinator's `finish` runs after
+all ranks have told it their results) there are no parts and no marks. Every rank calls
+`path = checkpoints.prepare(step, attempt)`, writes its files there and makes them durable (fsync of
+each file); then the coordinator alone calls `checkpoints.commit(step, attempt, files, parts=world)`
+with the name of every file: it takes sizes (and sums) itself, makes names
+durable, renames, makes room by `keep`, and returns the Step. A rank that gives up calls nothing;
+`tidy` removes what is left.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+
+from . import names, sums
+from .calls import Calls
+from .commit import Attempt, Step
+from .errors import NotWhole, StepLost
+from .manifest import File
+from .part import Part
+from .shelf import TIDY_AGE, Shelf
+
+_log = logging.getLogger(__name__)
+_TRIES = 20
+
+
+class Checkpoints:
+    """The checkpoints below `root`, which is made if it is missing. Any thread; a rank has its own.
+
+    keep: how many visible steps stay after a commit; 0: all. keep_every: steps that are multiples
+    of it stay always; 0: none. sums: a sum of each file is written into the manifest (xxh3 with the
+    package xxhash, else blake2b), for `verify`; that reads the file once more, from memory.
+    """
+
+    def __init__(
+        self,
+        root: str | PathLike[str],
+        keep: int = 3,
+        keep_every: int = 0,
+        sums: bool = False,
+        *,
+        calls: Calls | None = None,
+    ) -> None:
+        if keep < 0 or keep_every < 0:
+            raise ValueError("keep and keep_every are counts of steps, 0 or more")
+        self.root = Path(root)
+        self._keep, self._keep_every, self._is_summed = keep, keep_every, sums
+        self._calls = calls or Calls()
+        self._shelf = Shelf(self._calls, self.root)
+
+    def begin(
+        self,
+        step: int,
+        part: int = 0,
+        parts: int = 1,
+        attempt: str | None = None,
+        node_parts: tuple[int, int] | None = None,
+    ) -> Part:
+        """Begins to write one part of a step; each rank has its own, from 0 to `parts` - 1.
+
+        attempt: a word (letters, digits, '_', '+', '-') that is the same for all ranks of one try
+        and no other; None: that of torchrun or Slurm. node_parts: (number of this rank on its node
+        from 0, ranks on this node) has the node leave one mark, which is faster with many ranks.
+        Raises StepExists if the step is visible, AttemptUsedError if this part was written before,
+        ValueError for arguments that cannot be, and OSError.
+        """
+        if not 0 <= part < parts:
+            raise ValueError(f"part {part} is none of the {parts} parts, which are numbered from 0")
+        if node_parts is not None and not 0 <= node_parts[0] < node_parts[1] <= parts:
+            raise ValueError("node_parts is the number of this rank on its node, and their count")
+        tried = self._attempt(step, attempt, parts)
+        tried.prepare()
+        tried.claim(part)
+        return Part(
+            self._calls,
+            tried,
+            part,
+            node_parts=node_parts,
+            is_summed=self._is_summed,
+            committed=self._make_room,
+        )
+
+    def prepare(self, step: int, attempt: str | None = None) -> Path:
+        """Makes the hidden directory of a step without parts, and returns it: see this module.
+
+        Raises StepExists, ValueError and OSError.
+        """
+        tried = self._attempt(step, attempt, 1)
+        tried.prepare()
+        return tried.hidden
+
+    def commit(
+        self, step: int, attempt: str | None, files: Iterable[str], *, parts: int = 1
+    ) -> Step:
+        """Makes a prepared step visible with these files (names relative to its directory).
+
+        One process calls it, after every file is written and fsynced. When it returns, the step is
+        visible and durable. parts: how many ranks wrote it, for the manifest. Raises NotWhole if a
+        file is missing, StepExists if another attempt was faster, StepLost, and OSError.
+        """
+        tried = self._attempt(step, attempt, parts)
+        listed = sorted(dict.fromkeys(map(names.checked_file, files)))
+        try:
+            sizes = tried.make_durable(listed)
+        except FileNotFoundError as error:
+            raise NotWhole(step, str(error.filename), "it was not written") from None
+        found: list[object] = [None] * len(listed)
+        if self._is_summed:
+            found = self._calls.each(lambda name: sums.sum_of(tried.hidden / name), listed)
+        done = tried.commit(
+            [
+                File(name, size, None if one is None else str(one), 0)
+                for name, size, one in zip(listed, sizes, found, strict=True)
+            ]
+        )
+        self._make_room(done)
+        return done
+
+    def wait(
+        self, step: int, attempt: str | None = None, parts: int = 1, timeout: float = 600
+    ) -> Step:
+        """Returns when the step is visible and durable, for a process without a part of its own.
+
+        timeout: in seconds. Raises as Part.wait.
+        """
+        return self._attempt(step, attempt, parts).wait(timeout)
+
+    def steps(self) -> list[Step]:
+        """All visible steps, ascending."""
+        return self._shelf.steps()
+
+    def latest(self) -> Step | None:
+        """The highest visible step; None: there is none. It is whole and durable.
+
+        Use `reading` to keep it from being removed while it is loaded.
+        """
+        return self._shelf.latest()
+
+    @contextmanager
+    def reading(self, step: int | Step | None = None) -> Iterator[Path]:
+        """The directory of a step, which nobody removes during the block. None: the newest.
+
+        Raises StepLost if the step is not there (None: if there is none at all).
+        """
+        if step is not None:
+            number = step.number if isinstance(step, Step) else step
+            with self._shelf.reading(number) as path:
+                yield path
+            return
+        for _ in range(_TRIES):
+            newest = self.latest()
+            if newest is None:
+                break
+            held = self._shelf.reading(newest.number)
+            try:
+                path = held.__enter__()
+            except StepLost:
+                continue  # it was removed just now, so there is a newer one
+            try:
+                yield path
+            finally:
+                held.__exit__(None, None, None)
+            return
+        raise StepLost(None)
+
+    def remove(self, step: int) -> bool:
+        """Removes a step. False: somebody reads it. Raises StepLost if it is not there."""
+        return self._shelf.remove(step)
+
+    def tidy(self, age: float = TIDY_AGE) -> list[str]:
+        """Deletes what crashed writers and removers left; returns the names of the directories.
+
+        A hidden directory stays while it is of the newest attempt, or changed within `age` seconds.
+        """
+        return self._shelf.tidy(age)
+
+    def _attempt(self, step: int, attempt: str | None, parts: int) -> Attempt:
+        word = names.default_attempt() if attempt is None else attempt
+        checked = names.checked_attempt(word), names.checked_step(step)
+        return Attempt(self._calls, self.root, checked[1], checked[0], parts)
+
+    def _make_room(self, _done: Step) -> None:
+        """After a commit; the step is safe, so an error here is logged and not raised."""
+        try:
+            self._shelf.point_latest()
+            if self._keep:
+                self._shelf.keep(self._keep, self._keep_every)
+        except OSError as error:
+            _log.warning("old checkpoints in %s were not removed: %s", self.root, error)

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from .errors import CheckpointError
 
-class DamagedFile(ValueError):  # noqa: N818
+
+class DamagedFile(CheckpointError, ValueError):  # noqa: N818
     """A file is torn, cut, or not the one that its metadata describe; nothing of it was used.
 
     `path`: the file. `reason`: what is wrong with it."""

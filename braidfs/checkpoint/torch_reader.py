@@ -40,6 +40,8 @@ class Reader(StorageReader):
     load() has (None: the default group). `threads` read pieces of `piece` bytes at a time.
     """
 
+    _own: Own | None = None
+
     def __init__(
         self,
         path: "str | os.PathLike[str]",
@@ -62,7 +64,6 @@ class Reader(StorageReader):
         self._metadata: Any = None
         self._collective = True
         self._load_id = str(uuid.uuid4())
-        self._own: Own | None = None
 
     def reset(self, checkpoint_id: "str | os.PathLike[str] | None" = None) -> None:
         if checkpoint_id:

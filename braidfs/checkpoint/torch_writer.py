@@ -10,10 +10,11 @@ import dataclasses
 import io
 import os
 import pickle
+import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed.checkpoint import StorageWriter
@@ -141,6 +142,91 @@ class FolderWriter(StorageWriter, BlockingAsyncStager):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: "str | os.PathLike[str]") -> bool:
         return Path(checkpoint_id).parent.is_dir()
+
+
+class Commits(Protocol):
+    """What the Writer needs of braidfs.checkpoint.Checkpoints."""
+
+    root: Path
+
+    def prepare(self, step: int, attempt: str | None = None) -> Path: ...
+
+    def commit(
+        self, step: int, attempt: str | None, files: Iterable[str], *, parts: int = 1
+    ) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class _Placement:
+    """What the coordinator tells a rank: how its files begin, and of which attempt they are."""
+
+    prefix: str
+    attempt: str
+
+
+class Writer(FolderWriter):
+    """Saves a step by torch.distributed.checkpoint.save(state, storage_writer=Writer(cps, step)).
+
+    `cps`: this rank's Checkpoints, below the same directory on all ranks, wherever it is mounted.
+    The step becomes visible, whole and durable, when the coordinator has heard of every rank that
+    its file is durable; or not at all. A failure of a rank is DCP's own exception on every rank,
+    and leaves a hidden directory for `Checkpoints.tidy`. Each save has an attempt of its own.
+
+    `threads` write pieces of `piece` bytes, with `direct` past the page cache (O_DIRECT). It is a
+    stager for async_save, too, as FileSystemWriter is (`cache_staged_state_dict`). `done`: the
+    Step, on the coordinator, after the save. Raises StepExists, within DCP's exception.
+    """
+
+    def __init__(
+        self,
+        cps: Commits,
+        step: int,
+        threads: int = 4,
+        piece: int = PIECE,
+        direct: bool = False,
+        *,
+        cache_staged_state_dict: bool = False,
+    ) -> None:
+        super().__init__(
+            cps.root, threads, piece, direct, cache_staged_state_dict=cache_staged_state_dict
+        )
+        self._cps = cps
+        self._step = step
+        self._attempt = ""
+        self.done: Any = None
+
+    def reset(self, checkpoint_id: "str | os.PathLike[str] | None" = None) -> None:
+        if checkpoint_id:
+            raise ValueError("the step names the directory: leave out checkpoint_id")
+        super().reset()
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        self._attempt = secrets.token_hex(8)
+        self._cps.prepare(self._step, self._attempt)
+        return [
+            dataclasses.replace(plan, storage_data=_Placement(f"__{rank}_", self._attempt))
+            for rank, plan in enumerate(plans)
+        ]
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        self._attempt = plan.storage_data.attempt
+        self.path = self._cps.prepare(self._step, self._attempt)
+        return super().write_data(plan, planner)
+
+    def finish(self, metadata: Any, results: list[list[Any]]) -> None:
+        super().finish(metadata, results)
+        files = {one.storage_data.relative_path for row in results for one in row}
+        parts = len(results)
+        self.done = self._cps.commit(
+            self._step, self._attempt, [*sorted(files), METADATA], parts=parts
+        )
+
+    def storage_meta(self) -> Any:
+        return StorageMeta(checkpoint_id=str(self._cps.root), save_id=self._save_id)
+
+    @property
+    def checkpoint_id(self) -> "str | os.PathLike[str]":
+        return self._cps.root
 
 
 def _by_torch(tensor: Any) -> bytes:

@@ -30,7 +30,7 @@ from braidfs.checkpoint.pieces import (
     write_to,
 )
 from braidfs.checkpoint.torch_memory import bytes_of, flat, is_dense, is_plain, size_of, view_at
-from braidfs.checkpoint.torch_skeletons import layout_of, place_of, places_of
+from braidfs.checkpoint.torch_skeletons import layout_of, place_of, places_of, records_of
 
 try:
     from torch._weights_only_unpickler import Unpickler as _SafeUnpickler
@@ -136,8 +136,11 @@ def load(
     path = Path(path)
     try:
         with path.open("rb") as file:
-            if file.read(4) != b"PK\3\4" or path.suffix == ".safetensors":
+            begin = file.read(4)
+            if begin[:1] == b"\x80" or path.suffix == ".safetensors":
                 return _by_torch(path, into)
+            if begin != b"PK\3\4":
+                raise DamagedFile(path, "it does not begin as a file of torch.save")
             found = _opened(file)
     except zipfile.BadZipFile as error:
         raise DamagedFile(path, str(error)) from error
@@ -168,15 +171,18 @@ def _by_torch(path: Path, into: Any) -> Any:
 def _opened(file: IO[bytes]) -> tuple[bytes, dict[str, tuple[int, int]]] | None:
     """The pickled object and the places of its storages; None for what torch itself must load."""
     size = os.fstat(file.fileno()).st_size
-    records = {one.filename.partition("/")[2]: one for one in zipfile.ZipFile(file).infolist()}
+    records = {one.filename.partition("/")[2]: one for one in records_of(file)}
     if _SafeUnpickler is None or "constants.pkl" in records:
         return None
     if "data.pkl" not in records:
         raise zipfile.BadZipFile("it is no file of torch.save: it has no data.pkl")
     if order := records.get("byteorder"):
         begin, length = place_of(file.fileno(), order, size)
-        if length != 6 or os.pread(file.fileno(), 6, begin) != b"little":
+        said = os.pread(file.fileno(), min(length, 8), begin)
+        if said == b"big":
             return None
+        if said != b"little":
+            raise zipfile.BadZipFile(f"its byteorder is {said!r}")
     begin, length = place_of(file.fileno(), records["data.pkl"], size)
     if length > _RECORD_MAX:
         raise zipfile.BadZipFile(f"its data.pkl has {length} bytes")

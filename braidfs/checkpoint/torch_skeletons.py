@@ -110,22 +110,31 @@ def places_of(file: IO[bytes]) -> dict[str, tuple[int, int]]:
     Raises zipfile.BadZipFile when the file is none, and when a place is not within it."""
     size = os.fstat(file.fileno()).st_size
     found = {}
-    for record in zipfile.ZipFile(file).infolist():
+    for record in records_of(file):
         folder, _, key = record.filename.rpartition("/")
         if folder.partition("/")[2] == "data":
             found[key] = place_of(file.fileno(), record, size)
     return found
 
 
+def records_of(file: IO[bytes]) -> list[zipfile.ZipInfo]:
+    """The records of a zip file. Raises zipfile.BadZipFile when it is none, or torn."""
+    try:
+        return zipfile.ZipFile(file).infolist()
+    except (NotImplementedError, OSError, ValueError, struct.error) as error:
+        raise zipfile.BadZipFile(f"its directory cannot be read: {error}") from error
+
+
 def place_of(fd: int, record: zipfile.ZipInfo, size: int) -> tuple[int, int]:
     """Offset and size of a record's bytes in a file of `size` bytes.
 
     Raises zipfile.BadZipFile when they are compressed, or not within the file."""
-    header = os.pread(fd, _LOCAL_HEADER.size, record.header_offset)
+    offset = max(0, record.header_offset)  # a torn directory may say less
+    header = os.pread(fd, _LOCAL_HEADER.size, offset)
     if len(header) < _LOCAL_HEADER.size or header[:4] != b"PK\3\4":
         raise zipfile.BadZipFile(f"{record.filename} has no header")
     *_, name_size, extra_size = _LOCAL_HEADER.unpack(header)
-    begin = record.header_offset + _LOCAL_HEADER.size + name_size + extra_size
+    begin = offset + _LOCAL_HEADER.size + name_size + extra_size
     if record.compress_type != zipfile.ZIP_STORED or begin + record.file_size > size:
         raise zipfile.BadZipFile(f"{record.filename} is not whole")
     return begin, record.file_size

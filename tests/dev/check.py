@@ -36,6 +36,7 @@ TESTS = (
     "tests.model",
     "tests.rdma",
     "tests.stress",
+    "tests.torch",
     "tests.unit",
     "tests.wire",
 )

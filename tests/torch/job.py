@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from braidfs.checkpoint import Checkpoints
-from braidfs.checkpoint.torch import Reader, Writer
+from braidfs.checkpoint.torch import Reader, Writer, save
 
 LAYER_ROWS = 4096
 
@@ -57,6 +57,8 @@ def reader(kind: str, path: Path, given: dict[str, Any]) -> Any:
 
 def work(given: dict[str, Any]) -> dict[str, float]:
     path, kind = Path(given["path"]), given["kind"]
+    if given["action"] == "file":
+        return _one_file(path, kind, given)
     saves = given["action"] == "save"
     seed = given.get("seed", 1) if saves else 0
     values = state(given["size"], replicated=given.get("replicated", False), seed=seed)
@@ -72,6 +74,25 @@ def work(given: dict[str, Any]) -> dict[str, float]:
     if not saves and given.get("check"):
         _check(values, given)
     mine = sum(_local(one).nbytes for one in values.values())
+    return {"seconds": seconds, "cpu_s": cpu_s, "bytes": mine}
+
+
+def _one_file(path: Path, kind: str, given: dict[str, Any]) -> dict[str, float]:
+    """Saves one file, durable at the end."""
+    values = {
+        name: _local(one) for name, one in state(given["size"], replicated=True, seed=1).items()
+    }
+    path.mkdir()
+    began_s, cpu_s = time.monotonic(), _cpu_s()
+    if kind == "save":
+        save(values, path / "file.pt")
+    else:
+        with (path / "file.pt").open("wb") as file:
+            torch.save(values, file)
+            file.flush()
+            os.fsync(file.fileno())
+    seconds, cpu_s = time.monotonic() - began_s, _cpu_s() - cpu_s
+    mine = sum(one.nbytes for one in values.values())
     return {"seconds": seconds, "cpu_s": cpu_s, "bytes": mine}
 
 

@@ -52,9 +52,15 @@ def job(python: str, paths: Sequence[Path], works: Sequence[Mapping[str, object]
 
 
 def _started(python: str, environment: dict[str, str]) -> "subprocess.Popen[str]":
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [python, "-m", "tests.torch.job"]
-    return subprocess.Popen(command, text=True, cwd=ROOT, env=environment, **pipes)
+    return subprocess.Popen(
+        [python, "-m", "tests.torch.job"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+    )
 
 
 def _result(process: "subprocess.Popen[str]") -> Seen:

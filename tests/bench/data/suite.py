@@ -26,6 +26,7 @@ from tests.bench.data import (
     shared,
     small_files,
     streams,
+    torch_checkpoints,
     training,
 )
 from tests.bench.data.amounts import FULL, QUICK, Amounts
@@ -170,6 +171,7 @@ def data(wishes: Wishes) -> bool:
     cases = chosen(wishes.cases)
     if wishes.torch:
         cases += [training.training(), data_sets.data_sets()]
+        cases.append(torch_checkpoints.torch_checkpoints())
     if wishes.mpi:
         cases.append(mpi.shared_by_mpi())
     amounts = QUICK if wishes.quick else FULL

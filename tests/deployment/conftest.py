@@ -34,13 +34,13 @@ class Wheels:
 
 
 @pytest.fixture(scope="session")
-def wheels() -> Wheels:
-    """The wheels of this checkout; with BRAIDFS_WHEELS=FOLDER those in that folder, e.g. of a
-    release."""
+def wheels(full: bool) -> Wheels:
+    """The wheels of this checkout, in the quick form without the users' native module; with
+    BRAIDFS_WHEELS=FOLDER those in that folder, e.g. of a release."""
     if folder := os.environ.get("BRAIDFS_WHEELS"):
         (wheel,) = Path(folder).glob("braidfs_server-*.whl")
         return Wheels(wheel, wheel.parent / "dependencies")
-    return Wheels(package.wheel(), package.dependencies())
+    return Wheels(package.wheel(native_users=full), package.dependencies())
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.dev.build import MODULE_FOLDER, build, build_lock
 from tests.dev.steps import BUILD, ROOT, console, quiet_step
-from tests.dev.users_package import backend_words, users_wheels
+from tests.dev.users_package import backend_words, fitting_wheel, users_wheels
 
 DIST = ROOT / "dist"
 DEPENDENCIES = DIST / "dependencies"
@@ -29,9 +29,9 @@ _WHEELS = "braidfs_server-*.whl"
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
-def wheel(folder: Path = DIST) -> Path:
+def wheel(folder: Path = DIST, *, native_users: bool = True) -> Path:
     """Builds the wheel of administrators, and those of users that it requires. Removes older ones
-    in the folder."""
+    in the folder. native_users: also the users' wheel with native code, which takes a minute."""
     build()
     folder.mkdir(parents=True, exist_ok=True)
     with build_lock(), tempfile.TemporaryDirectory(dir=folder) as made:
@@ -41,7 +41,7 @@ def wheel(folder: Path = DIST) -> Path:
         (new,) = Path(made).glob(_WHEELS)
         new.replace(folder / new.name)  # other processes may be about to copy the one before
         _drop(old for old in folder.glob(_WHEELS) if old.name != new.name)
-    users_wheels(folder)
+    users_wheels(folder, native=native_users)
     return _told(folder.glob(_WHEELS))
 
 
@@ -89,9 +89,9 @@ def dependencies(folder: Path = DEPENDENCIES) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with build_lock():
         wanted = f"{newest}[postgresql]"
-        _drop(folder.glob("braidfs-*.whl"))  # else pip could take one of before
-        places = ["--find-links", str(DIST), "--find-links", str(folder)]
-        quiet_step("Wheels of dependencies", [*_PIP, "wheel", *places, "-w", str(folder), wanted])
+        _copy_users_wheel(folder)
+        words = [*_PIP, "wheel", "--find-links", str(folder), "-w", str(folder), wanted]
+        quiet_step("Wheels of dependencies", words)
         _drop(folder.glob(_WHEELS))
         wheels = sorted(folder.glob("*.whl"))
         made = folder.with_suffix(f".tar.{os.getpid()}")
@@ -101,6 +101,15 @@ def dependencies(folder: Path = DEPENDENCIES) -> Path:
         made.replace(folder.with_suffix(".tar"))
     console.print(f"[green]✓[/] {folder}, {folder.name}.tar: {len(wheels)} wheels")
     return folder
+
+
+def _copy_users_wheel(folder: Path) -> None:
+    """Copies the users' wheel in dist that fits this Python best, and drops others there."""
+    chosen = fitting_wheel(DIST)
+    copied = folder / f"{chosen.name}.{os.getpid()}"
+    shutil.copy2(chosen, copied)
+    copied.replace(folder / chosen.name)  # other processes may be about to install the one before
+    _drop(old for old in folder.glob("braidfs-*.whl") if old.name != chosen.name)
 
 
 def names_in(archive: Path) -> set[str]:

@@ -34,22 +34,34 @@ _BACKEND = (
 )
 
 
-def users_wheels(folder: Path, *, every_python: bool = False) -> list[Path]:
-    """Builds the wheels and removes older ones in the folder. every_python: one with native code
-    for each of PYTHONS that this machine has; else only for the Python of the checkout."""
+def users_wheels(folder: Path, *, native: bool = True, every_python: bool = False) -> list[Path]:
+    """Builds the wheels and removes older ones in the folder. native: not only the one without
+    native code. every_python: one with it for each of PYTHONS that this machine has; else only for
+    the Python of the checkout."""
     folder.mkdir(parents=True, exist_ok=True)
     with build_lock(), tempfile.TemporaryDirectory(dir=folder) as place:
         made = Path(place)
         stage()
         _backend(sys.executable, "build_wheel", made, _PURE)
-        for python in _builders(every_python=every_python) if READER.exists() else ():
-            _platform_wheel(python, made)
+        if native and READER.exists():
+            for python in _builders(every_python=every_python):
+                _platform_wheel(python, made)
         new = [one.replace(folder / one.name) for one in sorted(made.glob("*.whl"))]
         for old in set(folder.glob("braidfs-*.whl")) - set(new):
             old.unlink()
     for one in new:
         console.print(f"[green]✓[/] {one}: {one.stat().st_size / 1e6:.2f} MB", soft_wrap=True)
     return new
+
+
+def fitting_wheel(folder: Path) -> Path:
+    """The one of the users' wheels there that pip would take for the Python of the checkout."""
+    minor = sys.version_info.minor
+    words = (f"-cp3{minor}-", "-abi3-") if minor >= 12 else (f"-cp3{minor}-",)
+    found = sorted(folder.glob("braidfs-*.whl"))
+    fitting = [one for one in found if any(word in one.name for word in words)]
+    (pure,) = (one for one in found if one.name.endswith("-any.whl"))
+    return fitting[0] if fitting else pure
 
 
 def pure_wheel(folder: Path) -> Path:

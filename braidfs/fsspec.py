@@ -16,8 +16,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +23,7 @@ from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
 from fsspec.utils import stringify_path
 
 from . import mounts
+from .data import read_files
 
 _THREADS: Final = min(8, 2 * (os.cpu_count() or 1))
 _UNFINISHED: Final = ".braid-"  # how the names begin of files in transactions
@@ -130,12 +129,11 @@ class _InTransaction(LocalFileOpener):
 
 def _read(paths: Sequence[str]) -> list[Any]:
     """The content of each file, or the OSError of reading it."""
-    if find_spec(f"{__package__}.data") is None:
-        return _by_threads(_read_one, paths)
-    batch = import_module(f"{__package__}.data").read_files(list(paths), errors="keep")
+    batch = read_files(list(paths), errors="keep")
+    read = [batch[place] for place in range(len(batch))]
     return [
-        _read_one(path) if batch[place] is None else bytes(batch[place])
-        for place, path in enumerate(paths)
+        _read_one(path) if one is None else bytes(one)  # it is asked again for its exception
+        for path, one in zip(paths, read, strict=True)
     ]
 
 

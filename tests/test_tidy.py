@@ -22,13 +22,13 @@ USERS_LIBRARIES = ("fsspec", "numpy", "torch")
 EMPTY_WORDS = re.compile(r"(?:^|_)(utils?|helpers?|managers?|processors?|infos?|misc)(?:_|$)")
 # mount(8) calls such a program "mount helper".
 EMPTY_WORDS_ALLOWED = {"mount_helper"}
-DOORS = {
+DOORS: dict[str, str | tuple[str, ...]] = {
     "pyfuse3": "fsclient/fuse/",
     "lmdb": "metaserver/store/lmdb.py",
     "msgpack": "fscommon/wire/codec.py",
     "psycopg": "metaserver/store/journals/postgresql_session.py",
     "urllib3": "metaserver/store/journals/etcd_gateway.py",
-    "xxhash": "fscommon/checksum.py",
+    "xxhash": ("fscommon/checksum.py", "braidfs/checkpoint/sums.py"),  # users may have it, or not
     "_braidfs_native": "fscommon/native.py",
     "prometheus_client": "fscommon/observe/metrics.py",
     "pyverbs": "fscommon/net/",

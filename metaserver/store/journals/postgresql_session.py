@@ -67,7 +67,7 @@ def parse_url(url: str) -> dict[str, str]:
     if _missing:
         raise ConfigError(
             f"PostgreSQL needs the Python package psycopg ({_missing}): install the Debian package "
-            "braidfs-postgresql, or run pip install 'braidfs[postgresql]'"
+            "braidfs-postgresql, or run pip install 'braidfs-server[postgresql]'"
         )
     try:
         return {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items()}

@@ -2,8 +2,8 @@
 
 Fresh pages cost more than the reading itself: for files of 100 KiB from the page cache 62 µs of CPU
 a file into a fresh mapping, 10 µs into one that was used before. So memory goes back when the last
-view of it has gone, and a few pieces are kept for the next batches. In a worker of a DataLoader the
-memory goes to the trainer, and nobody tells the worker when it is free: there it is always new.
+view of it has gone, and a few pieces are kept for the next batches. Memory that torch shares goes
+to the trainer, and nobody tells the worker when it is free: it is new each time.
 """
 
 import ctypes
@@ -26,12 +26,15 @@ class Arena(NamedTuple):
     view: memoryview
 
 
-def new_arena(size: int) -> Arena:
-    """Memory of that many bytes, with anything in it. Raises OSError, OverflowError or RuntimeError
-    if there is none."""
-    loading = sys.modules.get("torch.utils.data")
-    if loading is not None and loading.get_worker_info() is not None:
-        from .torch import shared_arena  # noqa: PLC0415  # torch is loaded already
+def new_arena(size: int, *, shared: bool | None = None) -> Arena:
+    """Memory of that many bytes, with anything in it. shared: torch hands it to other processes;
+    None: in a worker of a DataLoader. Raises OSError, OverflowError or RuntimeError if there is
+    none, ImportError if torch is to share it and is not there."""
+    if shared is None:
+        loading = sys.modules.get("torch.utils.data")
+        shared = loading is not None and loading.get_worker_info() is not None
+    if shared:
+        from .torch import shared_arena  # noqa: PLC0415  # few programs need it
 
         return shared_arena(size)
     return _spares.arena(size)

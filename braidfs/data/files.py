@@ -47,7 +47,12 @@ class Files:
         """The items of these rows, whose files are read in one call. Raises FilesError with all
         files that cannot be read."""
         numbers = [self.index.row(row) for row in rows]
-        batch = read_files(self.index, numbers, threads=self._threads, errors=self._errors)
+        # What a transform makes goes to the trainer, not the bytes: they lie in memory that is used
+        # again. Should it hand over the bytes themselves, torch copies their batch, once.
+        shared = None if self.transform is None else False
+        batch = read_files(
+            self.index, numbers, threads=self._threads, errors=self._errors, shared=shared
+        )
         items: list[Any] = batch.tensors() if self._tensors else list(batch)
         if self.transform is None:
             return items

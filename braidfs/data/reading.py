@@ -102,6 +102,7 @@ def read_files(
     *,
     threads: int = 0,
     errors: Errors = "raise",
+    shared: bool | None = None,
 ) -> Batch:
     """Reads whole files, several at a time, into one piece of memory.
 
@@ -109,7 +110,9 @@ def read_files(
     repeat. threads: how many files are read at a time; 0: twice the processors, at most 8.
 
     errors: "raise" raises FilesError after the batch ended, with all files that could not be read;
-    "keep": these are None in the batch, and batch.errors names them. Raises MemoryError if the
+    "keep": these are None in the batch, and batch.errors names them. shared: whether the memory is
+    one that torch shares with other processes, which is new each time; None: it is in a worker of a
+    DataLoader. Raises MemoryError if the
     files are larger than the memory; what a signal's handler raises (KeyboardInterrupt) after the
     reads under way; DamagedIndexError for an index file that is not one."""
     if errors not in ("raise", "keep"):
@@ -119,12 +122,12 @@ def read_files(
         if rows is None:
             raise TypeError("which files of the index? Give their rows")
         asked = [files.row(one) for one in rows]
-        reading = _Reading([files.full_name(row) for row in asked], threads)
+        reading = _Reading([files.full_name(row) for row in asked], threads, shared)
         reading.sizes = [files.size(row) for row in asked]
     else:
         if rows is not None:
             raise TypeError("rows are those of an index: choose among paths yourself")
-        reading = _Reading([_name(path) for path in files], threads)
+        reading = _Reading([_name(path) for path in files], threads, shared)
         reading.find_sizes(range(len(reading.names)))
     batch = reading.read()
     if batch.errors and errors == "raise":
@@ -145,11 +148,12 @@ def _name(path: AnyPath) -> bytes:
 class _Reading:
     """One call of read_files."""
 
-    def __init__(self, names: list[bytes], threads: int) -> None:
+    def __init__(self, names: list[bytes], threads: int, shared: bool | None) -> None:
         self.names = names
         self.sizes: list[int] = [0] * len(names)
         """Of each file the expected size, or -errno."""
         self._threads = threads
+        self._shared = shared
         self._pool = _pool.get()
 
     def find_sizes(self, positions: Iterable[int]) -> None:
@@ -186,7 +190,7 @@ class _Reading:
             places[position] = end
             end += _room(self.sizes[position])
         try:
-            return new_arena(end), places
+            return new_arena(end, shared=self._shared), places
         except (OSError, OverflowError, ValueError, RuntimeError) as error:
             raise MemoryError(f"{len(positions)} files have {end:,} bytes: {error}") from error
 

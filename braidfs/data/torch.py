@@ -37,7 +37,7 @@ def tensors_of(batch: Batch) -> list[Any]:
     if isinstance(keeper, torch.UntypedStorage):
         whole = torch.empty(0, dtype=torch.uint8).set_(keeper)
     else:
-        whole = torch.frombuffer(keeper, dtype=torch.uint8)
+        whole = torch.frombuffer(batch.arena.view, dtype=torch.uint8)
     return [
         None if size < 0 else whole[place : place + size]
         for place, size in zip(batch.places, batch.sizes, strict=True)

@@ -130,12 +130,17 @@ def test_persistent_workers_of_files(index: Index, contents: list[bytes]) -> Non
     assert {len(order) for order in orders} == {COUNT // 2}
 
 
+def the_bytes(data: Any, row: int) -> Any:
+    return data
+
+
+@pytest.mark.parametrize("transform", [None, the_bytes])
 @pytest.mark.parametrize("start", STARTS)
-def test_a_batch_takes_one_descriptor(index: Index, start: str) -> None:
+def test_a_batch_takes_one_descriptor(index: Index, start: str, transform: Any) -> None:
     """Its tensors are views of one storage: without that each took one, and "received 0 items of
     ancdata" was the end of a training."""
     given = {"multiprocessing_context": start, "batch_size": BATCH, "num_workers": 1}
-    batches = iter(loader(Files(index), **given))
+    batches = iter(loader(Files(index, transform), **given))
     kept = [next(batches)]
     before = descriptors()
     for _ in range(6):
@@ -172,16 +177,25 @@ def test_files_that_were_not_read_are_none(index: Index) -> None:
 
 
 class Sharing:
-    """A transform that says whether the bytes lie in memory that torch shares."""
+    """A data set that says whether the bytes of its files lie in memory that torch shares."""
 
-    def __call__(self, data: Any, row: int) -> bool:
-        return bool(data.is_shared())
+    def __init__(self, index: Index, shared: bool | None) -> None:
+        self._index, self._shared = index, shared
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitems__(self, rows: list[int]) -> list[bool]:
+        tensors = read_files(self._index, rows, shared=self._shared).tensors()
+        return [one.is_shared() for one in tensors]
 
 
-def test_only_workers_use_shared_memory(index: Index) -> None:
-    files = Files(index, Sharing())
-    assert {one for batch in loader(files, batch_size=8) for one in batch} == {True}
-    assert {one for batch in loader(files, num_workers=0) for one in batch} == {False}
+@pytest.mark.parametrize("shared", [None, False, True])
+def test_memory_is_shared_where_it_is_wanted(index: Index, shared: bool | None) -> None:
+    files = Sharing(index, shared)
+    by_workers = {one for batch in loader(files, batch_size=8) for one in batch}
+    here = {one for batch in loader(files, batch_size=8, num_workers=0) for one in batch}
+    assert by_workers == {shared is not False} and here == {shared is True}
 
 
 def test_a_killed_worker_is_an_error_at_once(index: Index, contents: list[bytes]) -> None:

@@ -75,14 +75,6 @@ def in_worker(monkeypatch: pytest.MonkeyPatch, number: int, count: int) -> None:
     seen = types.SimpleNamespace(id=number, num_workers=count)
     module.get_worker_info = lambda: seen
     monkeypatch.setitem(sys.modules, "torch.utils.data", module)
-    # There is no torch in these tests: memory is this process's.
-    monkeypatch.setattr("braidfs.data.reading.new_arena", reading_alone())
-
-
-def reading_alone() -> Any:
-    from braidfs.data.arenas import Spares  # noqa: PLC0415
-
-    return Spares().arena
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 11])

@@ -233,15 +233,16 @@ class FromNode(Inputs):
     def _is_ready(self, owner: int, number: int) -> bool:
         """Waits for a piece; False when its owner cannot give it."""
         fd = self._owners[owner]
-        while owner not in self.lost:
-            alone = _may_lock(fd)  # before the look: what its owner wrote is seen after it
+        while True:
+            # Before the look at the state: what an owner wrote before it ended is seen after this.
+            ended = owner in self.lost or _may_lock(fd)
             state = os.pread(fd, 1, number)
             if state in (_READY, _FAILED):
                 return state == _READY
-            if alone:
+            if ended:
                 self.lost.add(owner)
+                return False
             self._pause.wait(_PAUSE_S)
-        return False
 
 
 def _opened(offer: Offer) -> int | None:

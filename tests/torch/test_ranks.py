@@ -162,6 +162,6 @@ def _load_damaged(rank: int, folder: str) -> None:
             raise AssertionError(f"share={share}: a cut file was loaded")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_every_rank_is_told_of_a_cut_file(tmp_path: Path) -> None:
     run(3, _load_damaged, str(tmp_path))

@@ -9,6 +9,6 @@ threads, and that no CRC-32 is computed. docs/train/pytorch-checkpoints.md shows
 from braidfs.checkpoint.damage import DamagedFile
 from braidfs.checkpoint.torch_file import load, save
 from braidfs.checkpoint.torch_reader import Reader
-from braidfs.checkpoint.torch_writer import FolderWriter, Writer
+from braidfs.checkpoint.torch_writer import Writer
 
-__all__ = ["DamagedFile", "FolderWriter", "Reader", "Writer", "load", "save"]
+__all__ = ["DamagedFile", "Reader", "Writer", "load", "save"]

@@ -17,7 +17,7 @@ durable, renames, makes room by `keep`, and returns the Step. A rank that gives 
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from .errors import NotWhole, StepLost
 from .manifest import File
 from .part import Part
 from .shelf import TIDY_AGE, Shelf
+from .staging import Settings, Staging
 
 _log = logging.getLogger(__name__)
 _TRIES = 20
@@ -39,7 +40,12 @@ class Checkpoints:
     keep: how many visible steps stay after a commit; 0: all. keep_every: steps that are multiples
     of it stay always; 0: none. sums: a sum of each file is written into the manifest (xxh3 with the
     package xxhash, else blake2b), for `verify`; that reads the file once more, from memory.
+    staging: a directory in memory (/dev/shm/NAME), the same for all ranks of a node: the block of
+    `begin` writes there, and a process of its own makes the step durable. staged: how many steps
+    may be there; `begin` waits for room up to `staging_timeout` seconds, then raises StagingFull.
     """
+
+    staging_timeout: float = 600.0
 
     def __init__(
         self,
@@ -47,7 +53,9 @@ class Checkpoints:
         keep: int = 3,
         keep_every: int = 0,
         sums: bool = False,
+        staging: str | PathLike[str] | None = None,
         *,
+        staged: int = 2,
         calls: Calls | None = None,
     ) -> None:
         if keep < 0 or keep_every < 0:
@@ -56,6 +64,10 @@ class Checkpoints:
         self._keep, self._keep_every, self._is_summed = keep, keep_every, sums
         self._calls = calls or Calls()
         self._shelf = Shelf(self._calls, self.root)
+        self._staging = None
+        if staging is not None:
+            settings = Settings(str(self.root.absolute()), keep, keep_every)
+            self._staging = Staging(Path(staging), settings, staged)
 
     def begin(
         self,
@@ -80,6 +92,12 @@ class Checkpoints:
         tried = self._attempt(step, attempt, parts)
         tried.prepare()
         tried.claim(part)
+        if self._staging is not None:
+            if node_parts is not None:
+                raise ValueError(
+                    "with staging the drain leaves the marks, so there are no node_parts"
+                )
+            return self._staging.begin(tried, part, self.staging_timeout, is_summed=self._is_summed)
         return Part(
             self._calls,
             tried,
@@ -141,9 +159,24 @@ class Checkpoints:
     def latest(self) -> Step | None:
         """The highest visible step; None: there is none. It is whole and durable.
 
-        Use `reading` to keep it from being removed while it is loaded.
+        With staging: a step that is whole in the memory of this node (all of its parts were written
+        here) is preferred if it is higher; its `staged` is true. So ranks on other nodes may find
+        another one: let one rank decide. Use `reading` to keep the step while it is loaded.
         """
-        return self._shelf.latest()
+        durable = self._shelf.latest()
+        staged = self._staging.latest() if self._staging else None
+        if staged is None or (durable is not None and durable.number >= staged.number):
+            return durable
+        return staged
+
+    def flush(self, timeout: float = 600.0) -> None:
+        """Returns when no part of this node is only in memory. Without staging: at once.
+
+        After it `latest` is the same as without staging, once the other nodes have done it, too.
+        timeout: in seconds. Raises DrainFailed and CommitTimeout.
+        """
+        if self._staging is not None:
+            self._staging.flush(timeout)
 
     @contextmanager
     def reading(self, step: int | Step | None = None) -> Iterator[Path]:
@@ -152,15 +185,14 @@ class Checkpoints:
         Raises StepLost if the step is not there (None: if there is none at all).
         """
         if step is not None:
-            number = step.number if isinstance(step, Step) else step
-            with self._shelf.reading(number) as path:
+            with self._held(step) as path:
                 yield path
             return
         for _ in range(_TRIES):
             newest = self.latest()
             if newest is None:
                 break
-            held = self._shelf.reading(newest.number)
+            held = self._held(newest)
             try:
                 path = held.__enter__()
             except StepLost:
@@ -182,6 +214,11 @@ class Checkpoints:
         A hidden directory stays while it is of the newest attempt, or changed within `age` seconds.
         """
         return self._shelf.tidy(age)
+
+    def _held(self, step: int | Step) -> AbstractContextManager[Path]:
+        if isinstance(step, Step) and step.staged and self._staging is not None:
+            return self._staging.reading(names.Partial(step.number, step.attempt))
+        return self._shelf.reading(step.number if isinstance(step, Step) else step)
 
     def _attempt(self, step: int, attempt: str | None, parts: int) -> Attempt:
         word = names.default_attempt() if attempt is None else attempt

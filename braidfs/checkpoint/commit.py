@@ -12,6 +12,7 @@ What keeps it correct (tests/model/test_group_commit.py breaks each, and sees it
 * A mark that is not filled yet counts as missing, so it need be neither durable nor renamed.
 * A missing hidden directory means nothing until the visible name was looked for afterwards.
 * The hidden directory is only ever removed under another name: `tidy` against a slow attempt.
+* Whoever commits looks for each file: a mark may be in a directory that was made anew after `tidy`.
 * A part leaves its mark once. One that finds its own mark is of another try of the same name,
   gives the attempt up, and so its files are never mixed with those of that try.
 """
@@ -68,6 +69,7 @@ class Attempt:
         self.step, self.attempt, self.parts = step, attempt, parts
         self.visible = root / names.visible_name(step)
         self.hidden = root / names.partial_name(step, attempt)
+        self.has_won = False  # whether the rename to the visible name was this object's
         self._root, self._calls = root, calls
 
     @property
@@ -125,7 +127,10 @@ class Attempt:
         """
         try:
             found = self._marked()
-            return None if found is None else self.commit(found)
+            if found is None:
+                return None
+            self._look_for(found)
+            return self.commit(found)
         except FileNotFoundError:
             return self._won_by_another()
 
@@ -147,6 +152,7 @@ class Attempt:
                 raise StepExists(self.step) from None
             self._forget(self.hidden / unique)
             raise
+        self.has_won = True
         self._calls.sync_directory(self._root)
         return step_of(self.visible, manifest)
 
@@ -194,6 +200,18 @@ class Attempt:
         if parts < set(range(self.parts)):
             return None
         return sorted((file for one in read if one for file in one[1]), key=lambda file: file.name)
+
+    def _look_for(self, files: Sequence[File]) -> None:
+        """Raises FileNotFoundError if a file that a mark names is not in this directory.
+
+        `tidy` may have taken the directory away while a slow rank was about to leave its mark, and
+        another rank may have made it anew: the mark is in the new one, and the file in the old.
+        """
+        sizes = self._calls.each(lambda file: self._calls.size(self.hidden / file.name), files)
+        for file, size in zip(files, sizes, strict=True):
+            if size != file.size:
+                text = f"it has {size} bytes, and had {file.size} when its part ended"
+                raise NotWhole(self.step, file.name, text)
 
     def _mark(self, name: str) -> tuple[frozenset[int], tuple[File, ...]] | None:
         if names.read_mark(name) is None:

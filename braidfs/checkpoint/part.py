@@ -78,6 +78,8 @@ class Part:
             raise RuntimeError("wait() comes after the block, which leaves this part's mark")
         if self._done is None:
             self._done = self._attempt.wait(timeout)
+            if self._attempt.has_won:  # the one that left the last mark had died
+                self._committed(self._done)
         return self._done
 
     def __enter__(self) -> "Part":
@@ -103,7 +105,7 @@ class Part:
             self._fail(failure)
             raise
         self._done = self._attempt.try_to_commit()
-        if self._done is not None:
+        if self._done is not None and self._attempt.has_won:
             self._committed(self._done)
 
     def _end(self) -> None:

@@ -7,8 +7,9 @@ step, and no step goes away under its reader. On BraidFS these locks hold in the
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from . import names
 from .calls import Calls, Lock
@@ -17,6 +18,7 @@ from .errors import NotWhole, StepLost
 from .manifest import Manifest, decode_manifest
 
 TIDY_AGE = 3600.0
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -39,13 +41,9 @@ class Shelf:
 
     def manifest(self, step: int) -> Manifest:
         """Raises StepLost if the step is not visible, NotWhole if its manifest cannot be used."""
-        place = self.place(step)
+        content = self._on_manifest(step, self._calls.read)
         try:
-            return decode_manifest(self._calls.read(place / names.MANIFEST))
-        except (FileNotFoundError, NotADirectoryError):
-            if self._calls.exists(place):
-                raise NotWhole(step, names.MANIFEST, "it is missing") from None
-            raise StepLost(step) from None
+            return decode_manifest(content)
         except ValueError as error:
             raise NotWhole(step, names.MANIFEST, str(error)) from None
 
@@ -172,21 +170,35 @@ class Shelf:
         ]
 
     def _hide(self, name: str) -> Path:
-        """Renames first: whoever commits or reads it meanwhile finds it gone, never a half."""
+        """Renames first: whoever commits or reads it meanwhile finds it gone, never a half.
+
+        The new name is durable before anything is deleted, or a power cut could bring back the
+        visible name of a directory that has lost its files.
+        """
         hidden = self.root / names.removed_name(name, self._calls.unique())
         self._calls.rename(self.root / name, hidden)
+        self._calls.sync_directory(self.root)
         return hidden
 
     def _lock(self, number: int, *, exclusive: bool) -> Lock | None:
         """The lock of the manifest that has the visible name now. None: it is taken."""
         place = self.place(number) / names.MANIFEST
-        try:
-            lock = self._calls.lock(place, exclusive=exclusive)
-        except (FileNotFoundError, NotADirectoryError):
-            if self._calls.exists(place.parent):
-                raise NotWhole(number, names.MANIFEST, "it is missing") from None
-            raise StepLost(number) from None
+        lock = self._on_manifest(number, lambda path: self._calls.lock(path, exclusive=exclusive))
         if lock is not None and not lock.is_still(place):
             lock.close()  # it was renamed between open and lock
             raise StepLost(number)
         return lock
+
+    def _on_manifest(self, number: int, call: Callable[[Path], _T]) -> _T:
+        """Raises StepLost if the step is not visible, NotWhole if it is, without a manifest.
+
+        It looks twice: the step may have become visible after the first look.
+        """
+        place = self.place(number)
+        for _ in range(2):
+            try:
+                return call(place / names.MANIFEST)
+            except (FileNotFoundError, NotADirectoryError):
+                if not self._calls.exists(place):
+                    raise StepLost(number) from None
+        raise NotWhole(number, names.MANIFEST, "it is missing")

@@ -10,6 +10,7 @@ import sys
 import click
 
 from .bench import bench
+from .checkpoint import checkpoint
 from .client import client
 from .completion import completion
 from .config import config
@@ -41,6 +42,7 @@ from .validate import validate_
 
 VERBS: tuple[click.Command, ...] = (
     bench,
+    checkpoint,
     client,
     completion,
     config,

@@ -206,8 +206,9 @@ MUTANTS = [
 
 # These are missed by most worlds; their tests begin near one.
 FIRST_SEEDS: dict[Callable[[Patch], None], int] = {
-    _a_waiter_does_not_sync_the_root: 800,
-    _the_reader_does_not_look_again: 600,
+    _a_waiter_does_not_sync_the_root: 1280,
+    _the_reader_does_not_look_again: 250,
+    _files_are_not_looked_for: 2055,
 }
 
 

@@ -199,7 +199,10 @@ class Attempt:
         parts = {part for one in read if one for part in one[0]}
         if parts < set(range(self.parts)):
             return None
-        return sorted((file for one in read if one for file in one[1]), key=lambda file: file.name)
+        return sorted(
+            (file for one in read if one for file in one[1]),
+            key=lambda file: (file.name, file.part),
+        )
 
     def _look_for(self, files: Sequence[File]) -> None:
         """Raises FileNotFoundError if a file that a mark names is not in this directory.

@@ -100,9 +100,8 @@ class Drain:
 
     def _copy(self, durable: Attempt, place: Path, files: Sequence[str]) -> None:
         for name in files:
-            target = durable.hidden / name
-            make_directories(self._calls, target.parent)
-            shutil.copyfile(place / name, target)
+            make_directories(self._calls, (durable.hidden / name).parent)
+        self._calls.each(lambda name: shutil.copyfile(place / name, durable.hidden / name), files)
 
     def _commit(self, durable: Attempt) -> bool:
         """True: the step is visible, so memory can be given back."""

@@ -231,10 +231,18 @@ class Staging:
                 raise DrainFailed(one.step, text)
 
     def _forget_others(self, durable: Attempt) -> None:
-        """Gives room: steps that no rank of this attempt will end, and that are drained."""
+        """Gives room: steps of which a part failed, and those of former attempts that are
+        drained."""
         for one in self.attempts():
-            if one.attempt != durable.attempt and self._is_drained(one):
+            is_former = one.attempt != durable.attempt and self._is_drained(one)
+            if is_former or self._has_failed_part(one):
                 self.forget(one)
+
+    def _has_failed_part(self, partial: names.Partial) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            listed = self._calls.names(self.place(partial) / names.PARTS)
+            return any(names.read_failed(name) is not None for name in listed)
+        return False
 
     def _started(self, durable: Attempt, part: int, is_summed: bool) -> "StagedPart":
         local = Attempt(self._calls, self.folder, durable.step, durable.attempt, durable.parts)

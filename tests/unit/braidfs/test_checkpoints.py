@@ -5,8 +5,10 @@ The order of calls, crashes and power cuts are tests/model/test_group_commit.py.
 
 import errno
 import json
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,18 @@ from braidfs.checkpoint import (
 )
 from braidfs.checkpoint.calls import Calls
 from braidfs.checkpoint.names import default_attempt
+
+
+@pytest.fixture(params=["disk", "tmpfs"])
+def tmp_path(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A new folder on the disk, and one in memory."""
+    if request.param == "disk":
+        yield tmp_path_factory.mktemp("checkpoints")
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 def _save(checkpoints: Checkpoints, step: int, attempt: str = "a", content: bytes = b"x") -> Step:

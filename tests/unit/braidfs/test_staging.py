@@ -147,6 +147,16 @@ def test_what_a_crashed_job_left_makes_room(staged: Checkpoints) -> None:
     assert [step.attempt for step in staged.steps()] == ["b"]
 
 
+def test_failed_parts_take_no_memory(staged: Checkpoints) -> None:
+    for step in (1, 2, 3):
+        with pytest.raises(ZeroDivisionError), staged.begin(step, attempt="a") as c:
+            c.file("x").close()
+            raise ZeroDivisionError
+    write(staged, 4)
+    assert staged._staging is not None
+    assert [one.step for one in staged._staging.attempts()] == [4]
+
+
 def test_a_failed_part_reaches_the_other_nodes(staged: Checkpoints) -> None:
     other = Checkpoints(staged.root)
     with other.begin(1, 1, 2, "a") as c:

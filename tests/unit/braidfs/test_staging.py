@@ -175,3 +175,25 @@ def test_one_drain_at_a_time(staged: Checkpoints) -> None:
     assert staged.steps() == []
     words = [sys.executable, "-m", "braidfs.checkpoint.drain"]
     assert subprocess.run(words, capture_output=True, check=False).returncode == 2
+
+
+SAVE_AND_DIE = """
+import os, sys
+from braidfs.checkpoint import Checkpoints
+with Checkpoints(sys.argv[1], staging=sys.argv[2]).begin(7, attempt="a") as c:
+    with c.file("model.pt") as file:
+        file.write(b"1" * 1_000_000)
+os._exit(9)  # as the job is killed: it does not wait
+"""
+
+
+def test_the_drain_goes_on_when_the_job_is_killed(tmp_path: Path) -> None:
+    root, memory = tmp_path / "root", tmp_path / "memory"
+    words = [sys.executable, "-c", SAVE_AND_DIE, str(root), str(memory)]
+    assert subprocess.run(words, check=False).returncode == 9
+    checkpoints = Checkpoints(root, staging=memory)
+    newest = checkpoints.latest()  # whole in memory, or durable by now
+    assert newest is not None and newest.number == 7
+    done = Checkpoints(root).wait(7, "a", timeout=30)
+    assert (done.path / "model.pt").stat().st_size == 1_000_000
+    wait_for_end(checkpoints)

@@ -106,4 +106,5 @@ def _verified_lines(one: Verified) -> list[str]:
     if one.faults:
         return [str(fault) for fault in one.faults]
     by = "names, sizes and sums" if one.summed == one.files else "names and sizes"
-    return [f"step {one.step} is whole: {one.files:,} files, {one.bytes:,} bytes, by {by}"]
+    files = f"{one.files:,} file{'' if one.files == 1 else 's'}"
+    return [f"step {one.step} is whole: {files}, {one.bytes:,} bytes, by {by}"]

@@ -17,6 +17,7 @@ from ..validate.suites import SUITES, Amounts
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, json_option, show
 from .measuring import Wishes, measure, measuring, plans
 from .terminal import table
+from .training import MAX, SUITE, Gpus, check_options, take_options, training, training_options
 from .words import latency
 
 _NAMES: Final = tuple(profile.name for profile in PROFILES)
@@ -36,18 +37,30 @@ _NAMES: Final = tuple(profile.name for profile in PROFILES)
             "More phases; exit code 3 if it is too slow for sixteen GPUs.",
         ),
         ("braidfs validate /data --suite full --resume", "Continue after Ctrl-C or a failure."),
+        (
+            "braidfs validate /data --suite training --workload unet3d --gpu h100 --gpus max",
+            "How many H100 the file system feeds with the images of 3D U-Net.",
+        ),
         ("braidfs validate /mnt/a /mnt/b", "Two mounts of this machine as two nodes."),
     ],
-    exits={EXIT_UNHEALTHY: "bytes were read wrong, or the cluster is too slow for --gpus"},
+    exits={
+        EXIT_UNHEALTHY: "bytes were read wrong, the cluster is too slow for --gpus, or a result of "
+        "the suite training is not valid"
+    },
 )
 @click.option(
     "--suite",
-    type=click.Choice(list(SUITES)),
+    type=click.Choice([*SUITES, SUITE]),
     default="quick",
     show_default=True,
-    help="quick: about a minute; full: ten or more, with more patterns.",
+    help="quick: about a minute; full: ten or more, with more patterns; training: emulated GPUs "
+    "read as public training benchmarks do.",
 )
-@click.option("--gpus", type=click.IntRange(1, 10**6), help="For how many GPUs it must be enough.")
+@click.option(
+    "--gpus",
+    type=Gpus(),
+    help="For how many GPUs it must be enough. max, in the suite training: search for how many.",
+)
 @click.option(
     "--profile",
     type=click.Choice(_NAMES),
@@ -62,6 +75,7 @@ _NAMES: Final = tuple(profile.name for profile in PROFILES)
     metavar="FILE",
     help="Write the report to this file, as one page.",
 )
+@training_options
 @measuring
 @click.option("--worker", is_flag=True, hidden=True)
 @json_option
@@ -81,11 +95,22 @@ def validate_(
     each node reads and checks what another one wrote. Everything happens in a folder
     .braidfs-validate-* below PATH, which is removed at the end, also after Ctrl-C. What was
     finished by then is kept for --resume, which writes files again that are still needed.
+
+    In the suite training, emulated GPUs read a data set in batches by the patterns of a workload
+    file and sleep for the time of each step. Its verdict is the accelerator utilisation: the time
+    of computing over all the time. It needs no fio, and works on every file system.
     """
     if worker:
         workers.serve()
         return EXIT_DONE
-    gpus, profile = given.pop("gpus"), given.pop("profile")
+    gpus, profile, own = given.pop("gpus"), given.pop("profile"), take_options(given)
+    check_options(given["suite"])
+    if given["suite"] == SUITE:
+        nodes, files = plans(paths, hosts, ssh), given["files"]
+        is_met = training(nodes, own, gpus, files, resumes=resume, as_json=as_json)
+        return EXIT_DONE if is_met else EXIT_UNHEALTHY
+    if gpus == MAX:
+        raise click.UsageError(f"--gpus max is of the suite {SUITE}")
     wishes = Wishes(**given)
     run = Run(wishes.suite, wishes.amounts(), wishes.any_file_system)
     nodes = plans(paths, hosts, ssh)

@@ -53,10 +53,8 @@ class Kept:
         if self.path is None:
             return
         state = {
-            "version": VERSION,
             "began_ns": findings.began_ns,
             "seconds": findings.seconds,
-            "nodes": _who(findings.nodes),
             "outcomes": [
                 {
                     "phase": one.phase.name,
@@ -66,25 +64,23 @@ class Kept:
                 for one in findings.outcomes
             ],
         }
+        self.put_state(findings.nodes, state)
+
+    def put_state(self, nodes: Sequence[NodeFacts], state: dict[str, Any]) -> None:
+        """Writes the state of a run on these nodes. Raises OSError."""
+        if self.path is None:
+            return
+        whole = {"version": VERSION, "nodes": _who(nodes), **state}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(".new")
-        beside.write_text(json.dumps(state, indent=1))
+        beside.write_text(json.dumps(whole, indent=1))
         beside.replace(self.path)
 
     def take(self, findings: Findings, phases: Sequence[Phase]) -> None:
         """Adds what is kept to findings. Raises NodeError if the nodes of findings differ."""
-        if self.path is None or not self.path.exists():
+        state = self.state_of(findings.nodes)
+        if state is None:
             return
-        try:
-            state = json.loads(self.path.read_text())
-            same = state["version"] == VERSION and state["nodes"] == _who(findings.nodes)
-        except (ValueError, KeyError) as error:
-            raise NodeError(f"{self.path} cannot be read: begin without --resume") from error
-        if not same:
-            raise NodeError(
-                "the interrupted run used another file system, or its nodes have changed: "
-                "begin without --resume"
-            )
         by_name = {phase.name: phase for phase in phases}
         findings.outcomes = [
             Outcome(
@@ -96,6 +92,22 @@ class Kept:
             if one["phase"] in by_name
         ]
         findings.began_ns, findings.seconds = state["began_ns"], state["seconds"]
+
+    def state_of(self, nodes: Sequence[NodeFacts]) -> dict[str, Any] | None:
+        """What put_state() wrote; None if nothing is kept. Raises NodeError if the nodes differ."""
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            state: dict[str, Any] = json.loads(self.path.read_text())
+            same = state["version"] == VERSION and state["nodes"] == _who(nodes)
+        except (ValueError, KeyError, TypeError) as error:
+            raise NodeError(f"{self.path} cannot be read: begin without --resume") from error
+        if not same:
+            raise NodeError(
+                "the interrupted run used another file system, or its nodes have changed: "
+                "begin without --resume"
+            )
+        return state
 
 
 def _who(nodes: Sequence[NodeFacts]) -> list[list[str]]:

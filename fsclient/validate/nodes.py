@@ -17,6 +17,8 @@ import trio
 
 from fscommon.errors import BraidError
 
+from .worker import LEFT_WORDS
+
 HOSTS_MAX: Final = 4096
 ANSWER_BYTES_MAX: Final = 8 << 20
 ERRORS_BYTES_MAX: Final = 4096
@@ -157,3 +159,10 @@ class Node:
             if self._process.returncode is None:
                 self._process.kill()
         return True
+
+    def left(self) -> str:
+        """What the worker could not remove at its end; "" if nothing."""
+        for line in self._errors.decode(errors="replace").splitlines():
+            if line.startswith(LEFT_WORDS):
+                return f"{self.plan.name}: {line}"
+        return ""

@@ -68,7 +68,7 @@ async def validate(
             kept.take(findings, phases)
             folders = [f"{plan.path.rstrip('/')}/{name}" for plan in plans]
             await nodes[0].ask("make", START_SECONDS_MAX, folder=folders[0])
-            await _each(
+            await each_of(
                 nodes,
                 lambda n: nodes[n].ask(
                     "join", START_SECONDS_MAX, folder=folders[n], name=f"node-{n}"
@@ -77,7 +77,7 @@ async def validate(
             stage = _Stage(nodes, folders, run.amounts, findings.nodes)
             await _go_through(phases, stage, findings, tell, kept)
         finally:
-            await _end(nodes)
+            await end_all(nodes)
             nursery.cancel_scope.cancel()  # a shared connection of ssh may keep its errors open
     kept.end()
     return findings
@@ -108,10 +108,10 @@ def _of_tools(run: Run, facts: Sequence[NodeFacts]) -> tuple[Phase, ...]:
 
 
 async def _introduce(run: Run, nodes: list[Node]) -> tuple[NodeFacts, ...]:
-    answers = await _each(
+    answers = await each_of(
         nodes, lambda n: nodes[n].ask("hello", START_SECONDS_MAX, path=nodes[n].plan.path)
     )
-    facts = [_facts(node.plan, answer) for node, answer in zip(nodes, answers, strict=True)]
+    facts = [facts_of(node.plan, answer) for node, answer in zip(nodes, answers, strict=True)]
     for one in facts:
         if not one.fio and any(phase.job for phase in run.phases):
             raise NodeError(f"{one.name} has no fio: apt-get install fio there")
@@ -133,7 +133,7 @@ async def _introduce(run: Run, nodes: list[Node]) -> tuple[NodeFacts, ...]:
     return tuple(facts)
 
 
-def _facts(plan: NodePlan, answer: dict[str, Any]) -> NodeFacts:
+def facts_of(plan: NodePlan, answer: dict[str, Any]) -> NodeFacts:
     protocol = answer.pop("protocol")
     if protocol != PROTOCOL:
         raise NodeError(f"{plan.name} has another version of braidfs: install the same there")
@@ -141,7 +141,7 @@ def _facts(plan: NodePlan, answer: dict[str, Any]) -> NodeFacts:
     return NodeFacts(name=plan.name, path=plan.path, tools=found, **answer)
 
 
-async def _each(nodes: Sequence[Node], work: Callable[[int], Awaitable[T]]) -> list[T]:
+async def each_of(nodes: Sequence[object], work: Callable[[int], Awaitable[T]]) -> list[T]:
     """Calls work(index) for all nodes at once; results in their order. A failure ends all."""
     found: dict[int, T] = {}
 
@@ -154,7 +154,7 @@ async def _each(nodes: Sequence[Node], work: Callable[[int], Awaitable[T]]) -> l
     return [found[index] for index in range(len(nodes))]
 
 
-async def _end(nodes: Sequence[Node]) -> None:
+async def end_all(nodes: Sequence[Node]) -> None:
     """Ends all nodes, even if interrupted. Raises NodeError if one may have left files."""
     ended: set[str] = set()
 
@@ -172,6 +172,8 @@ async def _end(nodes: Sequence[Node]) -> None:
             f"{', '.join(late)} did not clean up in {CLEAN_SECONDS_MAX:.0f} s: "
             f"look for {FOLDER_PREFIX}* and remove it"
         )
+    if left := [text for text in (node.left() for node in nodes) if text]:
+        raise NodeError(f"{'; '.join(left)}: remove it when the file system is back")
 
 
 class _Stage:
@@ -197,7 +199,7 @@ class _Stage:
                 damage.append(str(error))
                 return Measured()
 
-        found = await _each(self._nodes, one)
+        found = await each_of(self._nodes, one)
         return Outcome(phase, tuple(found), tuple(sorted(damage)))
 
     def _own(self, index: int) -> str:

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import queue
+import select
 import shutil
 import signal
 import subprocess
@@ -26,13 +27,20 @@ from typing import Any, Final
 
 from fscommon.machine import memory_bytes
 
-from ..kernel import mount_table
+from ..kernel import Mount, mount_table
 from .tools import is_damage
 
-PROTOCOL: Final = 4
+PROTOCOL: Final = 5
 TOOLS: Final = ("ior", "mdtest", "mpirun")
 LINE_BYTES_MAX: Final = 1 << 20
 OUTPUT_BYTES_MAX: Final = 8 << 20
+CLEAN_TRIES: Final = 4
+CLEAN_PAUSE_S: Final = 0.5
+READY_SECONDS_MAX: Final = 120.0
+DROP_SECONDS_MAX: Final = 120.0
+DROP_FILE: Final = "/proc/sys/vm/drop_caches"
+RESULTS_WORD: Final = "{results}"  # in a command: a folder for its results
+LEFT_WORDS: Final = "files may be left: "
 WRONG_BYTES_EXIT: Final = 84  # EILSEQ: the exit code of fio and load.py when verification fails
 Request = dict[str, Any]
 
@@ -99,6 +107,59 @@ class Processes:
                     os.killpg(one.pid, signal.SIGKILL)
 
 
+class Beginning:
+    """Processes that wait for each other's nodes: prepare() starts them, begin() lets them go."""
+
+    def __init__(self, processes: Processes, scratch: Path, limit_s: float) -> None:
+        self._processes = processes
+        self._out, self._errors = scratch / "replay-out", scratch / "replay-errors"
+        self._limit_s = limit_s
+        self._go = -1
+        self._count = 0
+
+    def prepare(self, action: str, given: dict[str, Any], count: int) -> None:
+        """Raises WorkError when one ends before it is ready, or is too late."""
+        ready, told = os.pipe()
+        waits, self._go = os.pipe()
+        self._count = count
+        words = [sys.executable, "-m", "fsclient.validate.training.replay", action]
+        words.append(json.dumps({**given, "ready": told, "go": waits}))
+        try:
+            with self._out.open("wb") as out, self._errors.open("wb") as errors:
+                self._processes.start(words, out, errors, pass_fds=(told, waits))
+        finally:
+            os.close(told)
+            os.close(waits)
+        try:
+            self._wait_until_ready(ready)
+        finally:
+            os.close(ready)
+
+    def _wait_until_ready(self, ready: int) -> None:
+        deadline, seen = time.monotonic() + READY_SECONDS_MAX, 0
+        while seen < self._count:
+            if not select.select([ready], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise WorkError(f"GPUs were not ready after {READY_SECONDS_MAX:.0f} s")
+            found = os.read(ready, self._count)
+            if not found:
+                self._end()  # which raises, as it ended with an error
+                raise WorkError("GPUs ended before they were ready")
+            seen += len(found)
+
+    def begin(self) -> Any:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: _end() tells why
+            os.write(self._go, b"g" * self._count)
+        return self._end()
+
+    def _end(self) -> Any:
+        os.close(self._go)
+        (code,) = self._processes.wait(self._limit_s)
+        if code:
+            told = _text(self._errors).strip().splitlines() or [f"exit {code}"]
+            raise WorkError(told[-1])
+        return json.loads(_text(self._out))
+
+
 class Worker:
     """Requests by name: each method takes a request's fields, and returns the reply."""
 
@@ -107,16 +168,16 @@ class Worker:
         self._scratch = Path(tempfile.mkdtemp(prefix="braidfs-validate-"))
         self._run: Path | None = None
         self._own: Path | None = None
+        self._beginning: Beginning | None = None
+        self._device = -1  # of the file system that the run is on
 
     def hello(self, path: str) -> dict[str, Any]:
         """Describes this node, and what is mounted at the path."""
         if not Path(path).is_dir():
             raise WorkError(f"{path} is not a directory")
-        real = os.path.realpath(path)
-        mount = max(
-            (row for row in mount_table() if _is_below(real, row.mountpoint)),
-            key=lambda row: len(row.mountpoint),
-        )
+        mount = mount_of(path)
+        if mount is None:
+            raise WorkError(f"nothing is mounted at {path}")
         room = os.statvfs(path)
         return {
             "protocol": PROTOCOL,
@@ -134,6 +195,7 @@ class Worker:
 
     def make(self, folder: str) -> dict[str, Any]:
         """Makes the folder of the run; one node does this."""
+        self._device = Path(folder).parent.stat().st_dev
         Path(folder).mkdir(mode=0o700)
         self._run = Path(folder)
         return {}
@@ -142,6 +204,7 @@ class Worker:
         """Makes this node's own folder in it."""
         if not Path(folder).is_dir():
             raise WorkError(f"{folder} is not there: this is not the file system of the others")
+        self._device = Path(folder).parent.stat().st_dev
         self._run, own = Path(folder), Path(folder, name)
         own.mkdir()
         self._own = own
@@ -190,17 +253,72 @@ class Worker:
             raise WorkError(f"{words[0]}: {told[-1]}")
         return {"output": out}
 
-    def clean(self) -> None:
-        """Removes what this node made. Other nodes may remove a folder while this one lists it."""
+    def prepare(
+        self, action: str, given: dict[str, Any], count: int, limit_s: float
+    ) -> dict[str, Any]:
+        """Starts emulated GPUs (training.replay); the reply says that all of them are ready."""
+        self._beginning = Beginning(self.processes, self._scratch, limit_s)
+        self._beginning.prepare(action, given, count)
+        return {}
+
+    def begin(self) -> dict[str, Any]:
+        """Lets what was prepared begin; the reply has what each GPU told at its end."""
+        if self._beginning is None:
+            raise WorkError("nothing is prepared")
+        begun, self._beginning = self._beginning, None
+        return {"found": begun.begin()}
+
+    def remove(self, folder: str) -> dict[str, Any]:
+        """Removes a folder of this run, if it is there."""
+        shutil.rmtree(folder, ignore_errors=True)
+        return {}
+
+    def drop(self, path: str) -> dict[str, Any]:
+        """Writes back dirty pages and drops the kernel's caches of this node, if it may."""
+        self._run_all([["sync", "-f", path]], DROP_SECONDS_MAX, dict(os.environ))
+        words = ["sh", "-c", f"echo 3 2>/dev/null >{DROP_FILE}"]
+        ((code, _, _),) = self._run_all([words], DROP_SECONDS_MAX, dict(os.environ))
+        return {"is_dropped": code == 0}
+
+    def dlio(self, words: list[str], folder: str, limit_s: float) -> dict[str, Any]:
+        """Runs a command of DLIO; the reply has its results, and the bytes of its files."""
+        results = self._scratch / "results"
+        shutil.rmtree(results, ignore_errors=True)
+        named = [word.replace(RESULTS_WORD, str(results)) for word in words]
+        ((code, out, errors),) = self._run_all([named], limit_s, dict(os.environ))
+        if code:
+            told = (errors.strip() or out.strip()).splitlines() or [f"exit {code}"]
+            raise WorkError(f"DLIO: {told[-1]}")
+        found = {one.name: _text(one) for one in sorted(results.glob("*_output.json"))}
+        sizes = (one.stat().st_size for one in Path(folder).rglob("*") if one.is_file())
+        return {"results": found, "bytes": sum(sizes)}
+
+    def clean(self) -> str:
+        """Removes what this node made. Returns the folder of what may be left, else "". Other nodes
+        may remove a folder while this one lists it."""
         shutil.rmtree(self._scratch, ignore_errors=True)
-        if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
+        for _ in range(CLEAN_TRIES if self._own is not None else 0):
+            shutil.rmtree(self._own, ignore_errors=True)  # type: ignore[arg-type]
+            if _is_gone(self._own):  # type: ignore[arg-type]
+                break
+            threading.Event().wait(CLEAN_PAUSE_S)  # another node may be about to end its writes
         if self._run is not None:
             with contextlib.suppress(OSError):
                 for left in self._run.glob("shared.*"):
                     left.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self._run.rmdir()  # the last node can
+        return "" if self._run is None or self._is_clean() else str(self._run)
+
+    def _is_clean(self) -> bool:
+        """Whether the own folder is gone, and not only the mount that it was on."""
+        assert self._run is not None
+        try:
+            return self._run.parent.stat().st_dev == self._device and (
+                self._own is None or _is_gone(self._own)
+            )
+        except OSError:
+            return False
 
     def _run_all(
         self, commands: list[list[str]], seconds_max: float, environment: dict[str, str]
@@ -223,12 +341,29 @@ class Worker:
         ]
 
 
+def _is_gone(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # the mount is gone, and the files may come back with it
+    return False
+
+
 def _drop_pages(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
+
+
+def mount_of(path: str) -> Mount | None:
+    """The mount that a path is on."""
+    real = os.path.realpath(path)
+    rows = (row for row in mount_table() if _is_below(real, row.mountpoint))
+    return max(rows, key=lambda row: len(row.mountpoint), default=None)
 
 
 def _is_below(path: str, mountpoint: str) -> bool:
@@ -274,6 +409,11 @@ def _answer(worker: Worker, line: bytes) -> dict[str, Any]:
         "fio": worker.fio,
         "load": worker.load,
         "tool": worker.tool,
+        "prepare": worker.prepare,
+        "begin": worker.begin,
+        "drop": worker.drop,
+        "remove": worker.remove,
+        "dlio": worker.dlio,
     }
     work = known[request.pop("request")]
     try:
@@ -306,4 +446,5 @@ def serve() -> None:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         worker.processes.stop()
-        worker.clean()
+        if left := worker.clean():
+            sys.stderr.write(f"{LEFT_WORDS}{left}\n")

@@ -14,6 +14,7 @@ format                   format Python and C++ as check requires
 bench [smoke]            compare with local ext4 and null FUSE
 bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [--torch] [--mpi]
                   measure small files, checkpoints, random reads, … (docs/performance.md)
+bench data --dlio        make the environment of DLIO for braidfs validate --suite training
 bench metadata           measure names and attributes, beside peers that scripts start [--peers DIR]
 bench journals           measure what a journal of etcd or PostgreSQL costs
 bench replicas [--rounds N] [--peers DIR] [--quick]
@@ -127,7 +128,13 @@ def format_sources() -> None:
 @click.option("--plots", type=_FOLDER)
 @click.option("--torch", is_flag=True)
 @click.option("--mpi", is_flag=True)
+@click.option("--dlio", is_flag=True)
 def bench(suite: str, rounds: int, peers: Path | None, **more: Any) -> None:
+    if more.pop("dlio"):
+        from tests.bench.data.dlio import environment  # noqa: PLC0415
+
+        console.print(f"{environment()}: for --dlio-environment", markup=False)
+        return
     if suite == "data":
         from tests.bench.data.suite import Wishes, data  # noqa: PLC0415
 

@@ -33,6 +33,10 @@ ELSEWHERE = {
     "client evict": "tests/integration/test_cli.py::test_evicted_client_is_fenced_and_comes_back",
     "key revoke": "tests/integration/test_keys.py::test_key_verbs",
     "mount SOURCE": "tests/integration/test_mounting.py::test_foreground_until_a_signal",
+    "validate /data --suite training": (
+        "tests/integration/test_validate_training.py"
+        "::test_gpus_on_the_mount_and_an_epoch_from_the_page_cache"
+    ),
     "validate": "tests/integration/test_validate.py::test_a_remote_node_and_text",
     "net check": "tests/rdma",
     "bench": "tests/integration/test_bench_verb.py::test_all_parts_on_two_nodes",

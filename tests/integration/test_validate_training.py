@@ -33,6 +33,14 @@ utilisation = 0.05
 [compute_s]
 h100 = 0.02
 """
+CHECKPOINT = """title = "small checkpoints"
+format = "checkpoint"
+bytes = 100_000_000
+ranks = 8
+every_s = 3600
+epochs = 3
+utilisation = 0.5
+"""
 
 
 @pytest.fixture
@@ -111,13 +119,15 @@ def test_it_goes_on_after_ctrl_c(
 def test_two_nodes_and_checkpoints(
     workdir: Path, localdir: Path, cluster: Cluster, suite: tuple[object, ...]
 ) -> None:
-    checkpoint = ("--workload", "checkpoint-8b", "--scale", "0.0005")
+    file = localdir / "checkpoint.toml"
+    file.write_text(CHECKPOINT)
+    checkpoint = ("--workload", file, "--scale", "0.5")
     with cluster.second_client(localdir / "other") as other:
         both = (workdir, other / workdir.name)
         seen = json.loads(validate(*both, *suite, *checkpoint, "--gpus", 3, "--json").stdout)
         files, saved = seen["results"]
         assert files["gpus"] == 3 and files["epochs"][0]["bytes"] == 3 * 80 * 300_000
-        assert saved["gpus"] == 8 and saved["scale"] == 0.0005 and len(saved["loads"]) == 3
+        assert saved["gpus"] == 8 and saved["scale"] == 0.5 and len(saved["loads"]) == 3
         assert all(one["served"] >= 0.95 * one["bytes"] for one in saved["loads"])
         assert left_in(workdir) == []
 

@@ -35,6 +35,7 @@ TESTS = (
     "tests.integration",
     "tests.model",
     "tests.rdma",
+    "tests.recipes",
     "tests.stress",
     "tests.torch",
     "tests.unit",

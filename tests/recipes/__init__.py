@@ -1,0 +1,1 @@
+"""Each recipe of the pages for training runs here as its page has it."""

@@ -43,22 +43,26 @@ class Recipe:
     debian: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
-
     def python(self) -> str:
-        """The Python of an environment that has the recipe's packages and no others. It is made
-        when it is first needed, which takes minutes for those with torch."""
-        wanted = [PINNED.get(package, package) for package in self.packages]
-        name = "-".join(re.split(r"\W", package)[0] for package in sorted(self.packages))
-        return str(folder_of(f"recipe-{name}", wanted) / "bin" / "python")
+        """The Python of an environment that has the packages of the page's recipes and no others.
+        It is made when it is first needed, which takes minutes for those with torch."""
+        packages = {package for one in recipes_of(self.page) for package in one.packages}
+        wanted = [PINNED.get(package, package) for package in sorted(packages)]
+        return str(folder_of(f"recipes-{Path(self.page).stem}", wanted) / "bin" / "python")
 
     def need_debian(self) -> None:
         """Installs the packages of Debian that are missing, or skips the test."""
         missing = [one for one in self.debian if not _is_installed(one)]
         if missing:
-            words = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+            words = [
+                "apt-get",
+                "-o",
+                "DPkg::Lock::Timeout=300",
+                "install",
+                "-y",
+                "--no-install-recommends",
+                *missing,
+            ]
             said = subprocess.run(words, check=False, capture_output=True, text=True, timeout=500)
             if said.returncode:
                 reason = (said.stderr.strip() or said.stdout.strip()).splitlines()[-1:]

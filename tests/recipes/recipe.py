@@ -126,9 +126,9 @@ class Node:
     def start(
         self, of: Recipe, program: str, *words: str, **environment: str
     ) -> "subprocess.Popen[str]":
+        for name, text in of.programs.items():
+            (self.scratch / name).write_text(text)
         file = self.scratch / program
-        if not file.exists():
-            file.write_text(of.programs[program])
         runner = of.python() if program.endswith(".py") else "bash"
         # A tmpfs hides what the machine has in /mnt, so that nothing of it must exist.
         inside = (

@@ -525,8 +525,8 @@ class World:
         known = set(sessions.ids())
         target.fenced.update(one for one in self.sessions_seen if one not in known)
         # One that has left the cluster is retired: nobody says which of its names were dropped.
-        known = self.bench.engine.services.membership.target(TargetId(target.number))
-        target.is_serving, target.heard_s = known is not None, asked_s
+        member = self.bench.engine.services.membership.target(TargetId(target.number))
+        target.is_serving, target.heard_s = member is not None, asked_s
 
     @property
     def sessions_seen(self) -> set[SessionId]:

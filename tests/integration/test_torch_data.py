@@ -11,9 +11,9 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.dev.build import READER_FOLDER
-from tests.dev.extras import folder_of, requirements_of
 from tests.dev.steps import ROOT
 from tests.fuse.looks import lanes_counted
+from tests.integration.test_torch import python_with_torch
 
 COUNT = 400
 SECONDS_MAX = 1200
@@ -23,9 +23,7 @@ PROGRAM = ROOT / "tests" / "torch" / "announced_epoch.py"
 @pytest.fixture(scope="session")
 def python() -> str:
     """The Python of an environment with torch, numpy and pytest."""
-    wanted = [one for one in requirements_of("bench") if one.startswith(("torch", "numpy"))]
-    wanted += [one for one in requirements_of("dev") if one.startswith(("pytest>", "pytest-time"))]
-    return str(folder_of("torch-tests", wanted) / "bin" / "python")
+    return python_with_torch("newest")
 
 
 def run(words: list[str], **given: object) -> str:

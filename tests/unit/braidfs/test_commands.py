@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from braidfs.checkpoint import Checkpoints
+from braidfs.checkpoint import Checkpoints, commands
 from braidfs.checkpoint.__main__ import main
 from fsclient.cli.checkpoint import checkpoint
 
@@ -63,6 +63,14 @@ def test_verify_says_3_when_a_step_is_not_whole(root: Path, run: Run) -> None:
     assert "model.pt: it is missing" in run("verify", root, 10)[1]
     (root / "step-000000010" / "checkpoint.json").write_text("{")
     assert run("verify", root, 10)[0] == 3
+
+
+def test_verify_goes_on_when_a_run_removes_a_step(
+    root: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "chosen_steps", lambda root, steps: [*steps] or [5, 10])
+    assert run("verify", root)[0] == 0
+    assert run("verify", root, 5)[0] == 1
 
 
 def test_remove_leaves_what_is_read(root: Path, run: Run) -> None:

@@ -4,9 +4,11 @@ On BraidFS the lease of the directory of marks travels from node to node with ea
 for each node is faster than one for each rank (measured: 87 ms for 8 ranks on two nodes).
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +21,17 @@ NodeKey = tuple[Path, int, int]
 
 
 def node_folder() -> Path:
-    """Where the ranks of this node meet: in /dev/shm, else in the directory for temporary files."""
+    """Where the ranks of this node meet: in /dev/shm, else in the directory for temporary files.
+
+    Raises CheckpointError if another user has made the folder, to be told names and sizes.
+    """
     base = Path("/dev/shm")
     folder = (base if base.is_dir() else Path(tempfile.gettempdir())) / f"braidfs-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    seen = folder.lstat()
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+        raise CheckpointError(f"{folder} is not a folder of this user: remove it")
     return folder
 
 

@@ -76,7 +76,7 @@ class Staging:
         end = time.monotonic() + timeout
         is_said = False
         while True:
-            with self._one_at_a_time():
+            with self._one_at_a_time(end):
                 self._tell_failures()
                 self._forget_others(durable)
                 there = self.attempts()
@@ -256,8 +256,10 @@ class Staging:
         return StagedPart(self, (local, durable), part, lock, is_summed=is_summed)
 
     @contextlib.contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
+    def _one_at_a_time(self, end: float) -> Iterator[None]:
         while (lock := take_lock(self.folder / "begin.lock", exclusive=True, make=True)) is None:
+            if time.monotonic() >= end:  # another rank does not go on
+                raise StagingFull([one.step for one in self.attempts()])
             time.sleep(0.005)
         try:
             yield

@@ -72,6 +72,9 @@ OTHERS = {
     "apt install ./braidfs": "tests/deployment/test_deb.py::test_the_installed_programs_work",
     "python3 -m venv": "tests/deployment/test_units.py::_install",
     "/opt/braidfs/bin/pip install": "tests/deployment/test_units.py::_install",
+    "pip install --no-index --find-links dist braidfs": (
+        "tests/deployment/test_users_package.py::test_it_works_where_nothing_else_is"
+    ),
     "ln -s /opt/braidfs/bin/": "tests/deployment/test_units.py::_install",
     "useradd --system": "tests/deployment/test_units.py::_install",
     "mkdir -p /etc/braidfs": "tests/deployment/test_units.py::_install",

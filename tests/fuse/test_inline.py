@@ -23,7 +23,7 @@ from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import metric
 from tests.cluster.plan import SHORT_SESSIONS
-from tests.cluster.process import wait_until
+from tests.cluster.process import prepare_apart, wait_until
 from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 
 pytestmark = pytest.mark.mount
@@ -453,13 +453,14 @@ def own(make_cluster: Callable[..., Cluster]) -> Iterator[tuple[Cluster, Path]]:
 def kill_metaserver(cluster: Cluster) -> None:
     cluster.metaserver.signal(signal.SIGKILL)
     assert wait_until(lambda: cluster.metaserver.pid() is None, 20)
-    cluster.metaserver.start()
+    cluster.metaserver.start_apart()
 
 
 @pytest.mark.expects_warnings
 def test_nothing_is_lost_when_the_metaserver_is_killed(own: tuple[Cluster, Path]) -> None:
     """The metaserver is killed while files are created, while files are moved to objects, and
     before later writes are durable."""
+    prepare_apart()
     cluster, folder = own
     expected: dict[str, bytes] = {}
     for round_ in range(4):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from braidfs.checkpoint import Checkpoints
 from fsclient.cli.frame import EXIT_DONE, run_cli
 from fsclient.cli.main import cli
 from tests.cluster.cluster import Cluster
@@ -136,6 +137,9 @@ WORDS = {
     "/data/first": "{folder}/sub/file",
     ":/safe/first": "{folder}/sub/file",
     "/data/imagenet": "{folder}/sub",
+    "/data/train.index": "{local}/train.index",
+    "/mnt/braid/run7": "{folder}/run7",
+    "index": "index --help",
     "bash|zsh|fish": "bash",
     "top": "top --count 1 --interval 0.2",
     "bundle": "bundle -o {local}/bundle.tar.gz",
@@ -177,6 +181,13 @@ def test_what_runs_elsewhere_does(command: str) -> None:
     assert not name or f"def {name}(" in (ROOT / path).read_text()
 
 
+def _make_checkpoints(root: Path) -> None:
+    checkpoints = Checkpoints(root)
+    for step in (1200, 1400):
+        with checkpoints.begin(step, attempt="1") as part, part.file("rank0.pt") as file:
+            file.write(b"weights")
+
+
 @pytest.mark.parametrize("command", [one for one in COMMANDS if not elsewhere(one)])
 def test_command_runs(
     command: str,
@@ -203,6 +214,8 @@ def test_command_runs(
         "configuration": configuration,
         "key": cluster.plan.key_file,
     }
+    if "/run7" in command:
+        _make_checkpoints(workdir / "run7")
     if command.startswith("trash disable"):
         assert run_cli(cli, ["trash", "enable", f"{workdir}/sub"]) == EXIT_DONE
     if command.startswith("tls issue 10."):

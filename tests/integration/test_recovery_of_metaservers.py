@@ -135,7 +135,10 @@ def _middle(data: Path) -> None:
 
 
 @pytest.mark.expects_log("the store is damaged")
-@pytest.mark.parametrize("damage", [_cut, _empty, _meta_pages, _middle])
+@pytest.mark.parametrize(
+    "damage",
+    [_middle, *(pytest.param(one, marks=pytest.mark.full) for one in (_cut, _empty, _meta_pages))],
+)
 def test_a_damaged_store_is_copied_anew(group: Group, damage: Callable[[Path], None]) -> None:
     group.make_files("before")
     group.wait_followed()

@@ -178,6 +178,7 @@ def _pulses(member: EtcdMember, stopped_s: float, running_s: float) -> Iterator[
         member.program.signal(signal.SIGCONT)
 
 
+@pytest.mark.full
 def test_the_engine_is_slow(etcd_group: Group, tmp_path: Path, show_figure: ShowFigure) -> None:
     """Its leader is stopped most of the time, but not for so long that another one is elected."""
     group, etcd = etcd_group, etcd_group.etcd

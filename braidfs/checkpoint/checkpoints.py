@@ -21,11 +21,10 @@ from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
 
-from . import names, sums
+from . import names
 from .calls import Calls
 from .commit import Attempt, Step
 from .errors import NotWhole, StepLost
-from .manifest import File
 from .part import Part
 from .shelf import TIDY_AGE, Shelf
 from .staging import Settings, Staging
@@ -128,18 +127,10 @@ class Checkpoints:
         tried = self._attempt(step, attempt, parts)
         listed = sorted(dict.fromkeys(map(names.checked_file, files)))
         try:
-            sizes = tried.make_durable(listed)
+            found = tried.durable_files(listed, 0, is_summed=self._is_summed)
         except FileNotFoundError as error:
             raise NotWhole(step, str(error.filename), "it was not written") from None
-        found: list[object] = [None] * len(listed)
-        if self._is_summed:
-            found = self._calls.each(lambda name: sums.sum_of(tried.hidden / name), listed)
-        done = tried.commit(
-            [
-                File(name, size, None if one is None else str(one), 0)
-                for name, size, one in zip(listed, sizes, found, strict=True)
-            ]
-        )
+        done = tried.commit(found)
         self._make_room(done)
         return done
 
@@ -228,8 +219,6 @@ class Checkpoints:
     def _make_room(self, _done: Step) -> None:
         """After a commit; the step is safe, so an error here is logged and not raised."""
         try:
-            self._shelf.point_latest()
-            if self._keep:
-                self._shelf.keep(self._keep, self._keep_every)
+            self._shelf.make_room(self._keep, self._keep_every)
         except OSError as error:
             _log.warning("old checkpoints in %s were not removed: %s", self.root, error)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import names
+from . import names, sums
 from .calls import Calls
 from .errors import (
     AttemptUsedError,
@@ -109,6 +109,18 @@ class Attempt:
             lambda name: self._calls.sync_directory(self.hidden / name), sorted(below, reverse=True)
         )
         return [size for size in sizes if isinstance(size, int)]
+
+    def durable_files(self, files: Sequence[str], part: int, *, is_summed: bool) -> list[File]:
+        """Makes these files durable. What marks and manifest say of them; with sums if
+        is_summed."""
+        sizes = self.make_durable(files)
+        found: list[object] = [None] * len(files)
+        if is_summed:
+            found = self._calls.each(lambda name: sums.sum_of(self.hidden / name), files)
+        return [
+            File(name, size, None if one is None else str(one), part)
+            for name, size, one in zip(files, sizes, found, strict=True)
+        ]
 
     def mark(self, parts: Sequence[int], files: Iterable[File]) -> None:
         """Says that these parts are durable. Raises AttemptUsedError if that was said before."""

@@ -107,16 +107,13 @@ class Drain:
         """True: the step is visible, so memory can be given back."""
         if durable.try_to_commit() is None:
             return False
-        self._shelf.point_latest()
-        if self._settings.keep:
-            self._shelf.keep(self._settings.keep, self._settings.keep_every)
+        self._shelf.make_room(self._settings.keep, self._settings.keep_every)
         return True
 
     def _fail(self, place: Path, error: Exception) -> None:
         _log.error("%s: %s", place.name, error)
-        text = str(error) if isinstance(error, CheckpointError) else f"{error}"
         fresh = place / f"{FAILURE}.new"
-        fresh.write_text(text)
+        fresh.write_text(str(error))
         fresh.rename(place / FAILURE)
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from . import names, sums
+from . import names
 from .calls import Calls
 from .commit import Attempt, Step
-from .manifest import File
 from .node import gather_on_node
 
 DEFAULT_TIMEOUT = 600.0
@@ -35,7 +34,7 @@ class Part:
     ) -> None:
         self._calls, self._attempt, self._part = calls, attempt, part
         self._node_parts, self._is_summed, self._committed = node_parts, is_summed, committed
-        self._files: dict[str, BinaryIO | None] = {}
+        self._files: dict[str, BinaryIO] = {}
         self._patterns: list[str] = []
         self._done: Step | None = None
         self._has_ended = False
@@ -94,9 +93,8 @@ class Part:
         self._has_ended = True
         if error is not None:
             for opened in self._files.values():
-                if opened is not None:
-                    with contextlib.suppress(OSError):  # the error of the block is the one to tell
-                        opened.close()
+                with contextlib.suppress(OSError):  # the error of the block is the one to tell
+                    opened.close()
             self._fail(error)
             return
         try:
@@ -111,17 +109,9 @@ class Part:
     def _end(self) -> None:
         """Makes the part durable and leaves the mark, or what the last rank of the node needs."""
         for opened in self._files.values():
-            if opened is not None:
-                opened.close()
+            opened.close()
         files = self._found()
-        sizes = self._attempt.make_durable(files)
-        found: list[object] = [None] * len(files)
-        if self._is_summed:
-            found = self._calls.each(lambda name: sums.sum_of(self.path / name), files)
-        ended = [
-            File(name, size, None if one is None else str(one), self._part)
-            for name, size, one in zip(files, sizes, found, strict=True)
-        ]
+        ended = self._attempt.durable_files(files, self._part, is_summed=self._is_summed)
         parts: list[int] | None = [self._part]
         if self._node_parts is not None:
             key = (self._attempt.hidden, *self._node_parts)

@@ -106,6 +106,12 @@ class Shelf:
             delete()
         return True
 
+    def make_room(self, count: int, every: int) -> None:
+        """After a commit: `latest` names the newest step, and old ones go. count: 0 keeps all."""
+        self.point_latest()
+        if count:
+            self.keep(count, every)
+
     def keep(self, count: int, every: int) -> list[int]:
         """Removes the oldest steps but `count`, and those that are multiples of `every`. Which it
         removed."""

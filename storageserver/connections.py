@@ -93,7 +93,7 @@ class Connections:
         if peer.purpose == "admin":
             await self._objects.serve(stream)
             return
-        if peer.purpose != "data" or await self._is_open(peer, stream):
+        if peer.purpose != "data" or await self._is_admitted(peer, stream):
             self._adopt(peer, stream)
 
     async def _admit_rdma(self, peer: Peer, stream: FrameStream) -> None:
@@ -106,7 +106,7 @@ class Connections:
             if not offer.peer:
                 await answer_offer(stream, asked, self._probe())
                 return
-            if not await self._is_open(peer, stream):
+            if not await self._is_admitted(peer, stream):
                 return
             token, answer = self._agree(peer, offer)
             try:
@@ -137,10 +137,10 @@ class Connections:
             return 0, RdmaAnswer(b"", f"{rail.choice.port.name}: {error}")
         return token, RdmaAnswer(local, by=f"{rail.choice.port.name} {rail.choice.gid}")
 
-    async def _is_open(self, peer: Peer, stream: FrameStream) -> bool:
-        """Waits for the peer's session. Refuses a client with a key of its own whose session has
-        ended, as it may still know the session's secret: raises ProtocolError. False: it has
-        closed the connection by itself, as one does that unmounts while it connects."""
+    async def _is_admitted(self, peer: Peer, stream: FrameStream) -> bool:
+        """Waits for the peer's session. False: the client has closed the connection by itself, as
+        one does that unmounts while it connects. Raises ProtocolError for a client with a key of
+        its own whose session has ended: it may still know the session's secret."""
         await self._wait_for_session(peer.session)
         if not peer.key or self._tables.knows(peer.session):
             return True

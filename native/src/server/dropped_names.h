@@ -76,7 +76,7 @@ class DroppedNames {
   size_t count() const { return count_.load(std::memory_order_acquire); }
 
  private:
-  std::atomic<size_t> count_{0};  // of names_, and of are_all_
+  std::atomic<size_t> count_{0};  // of names_, and one more when all names are dropped
   mutable std::shared_mutex mu_;
   // The value says whether the object was deleted.
   std::unordered_map<store::ObjectId, bool, store::ObjectIdHash> names_;

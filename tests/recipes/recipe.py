@@ -159,6 +159,18 @@ class Node:
         return result_of(self.start(of, program, *words, **environment))
 
 
+def numbered_files(folder: Path, size: int) -> int:
+    """Makes 200 files of this many bytes in four folders. The sum of all bytes."""
+    total = 0
+    for number in range(200):
+        content = bytes([number % 251]) * size
+        total += sum(content)
+        path = folder / f"{number % 4}" / f"{number}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return total
+
+
 def result_of(process: "subprocess.Popen[str]", limit_s: float = 300) -> str:
     try:
         said, _ = process.communicate(timeout=limit_s)

@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.mounts import is_mounted
 from tests.fuse.looks import lanes_counted
-from tests.recipes.recipe import Node, Recipe, recipe
+from tests.recipes.recipe import Node, Recipe, numbered_files, recipe
 
 pytestmark = [pytest.mark.full, pytest.mark.mount, pytest.mark.timeout(1500)]
 PAGE = "files-and-tensors.md"
@@ -46,13 +46,7 @@ def test_a_mapped_file(two_nodes: list[Node]) -> None:
 
 def test_announced_files(cluster: Cluster, two_nodes: list[Node]) -> None:
     reader, writer = two_nodes
-    total = 0
-    for number in range(200):
-        content = bytes([number % 251]) * 20_000
-        total += sum(content)
-        path = writer.folder / "files" / f"{number % 4}" / f"{number}.bin"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    total = numbered_files(writer.folder / "files", 20_000)
     before = lanes_counted(cluster, "announced_reads")
     of = recipe(PAGE, "A DataLoader of plain files that are announced")
     said = reader.run(of, "loader.py")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.recipes.recipe import Node, recipe
+from tests.recipes.recipe import Node, numbered_files, recipe
 
 pytestmark = [pytest.mark.full, pytest.mark.mount, pytest.mark.timeout(1800)]
 PAGE = "shards.md"
@@ -36,13 +36,7 @@ def test_mosaic_streaming(node: Node) -> None:
 
 
 def test_grain(node: Node) -> None:
-    total = 0
-    for number in range(200):
-        content = bytes([number % 251]) * 5_000
-        total += sum(content)
-        path = node.folder / "files" / f"{number % 4}" / f"{number}.bin"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    total = numbered_files(node.folder / "files", 5_000)
     said = node.run(recipe(PAGE, "Grain over plain files"), "grain_files.py")
     assert str(total) in said.splitlines(), said
 

@@ -5,9 +5,6 @@ it takes to list a tree, and to load an index.
 torch_batches.py performs it, in the environment of the extra `bench` that has torch.
 """
 
-import json
-import os
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +14,7 @@ from tests.bench.data.bars import Bar, Row, Than
 from tests.bench.data.case import Case, Values
 from tests.bench.data.places import BraidPlace, NullPlace, Place
 from tests.bench.data.small_files import create, file_set
-from tests.bench.data.training import PACKAGES, SECONDS_MAX
+from tests.bench.data.training import PACKAGES, perform
 from tests.dev.build import READER_FOLDER
 from tests.dev.extras import python_of
 from tests.dev.steps import ROOT
@@ -44,19 +41,7 @@ def _rows(_: Amounts) -> Iterator[Row]:
 
 
 def _torch(python: str, action: str, **given: object) -> dict[str, float]:
-    done = subprocess.run(
-        [python, str(PROGRAM), action],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        input=json.dumps(given),
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{READER_FOLDER}"},
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{action}: {done.stderr.strip()[-300:]}")
-    seen: dict[str, float] = json.loads(done.stdout)
-    return seen
+    return perform(python, PROGRAM, action, given, f"{ROOT}:{READER_FOLDER}")
 
 
 def _run(python: str, place: Place, amounts: Amounts) -> Values:

@@ -7,7 +7,7 @@ torch_loads.py performs them, in the environment of the extra `bench` that has t
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -44,19 +44,27 @@ def _rows(_: Amounts) -> Iterator[Row]:
     yield Row(RESTORE, "MB/s", reads)
 
 
-def _torch(python: str, action: str, **given: object) -> dict[str, float]:
+def perform(
+    python: str, program: Path, action: str, given: Mapping[str, object], path: str = ""
+) -> dict[str, float]:
+    """What a program for the environment with torch has measured. path: where it finds modules."""
     done = subprocess.run(
-        [python, str(PROGRAM), action],
+        [python, str(program), action],
         check=False,
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
         input=json.dumps(given),
+        env={**os.environ, "PYTHONPATH": path} if path else None,
     )
     if done.returncode != 0:
         raise RuntimeError(f"{action}: {done.stderr.strip()[-300:]}")
     seen: dict[str, float] = json.loads(done.stdout)
     return seen
+
+
+def _torch(python: str, action: str, **given: object) -> dict[str, float]:
+    return perform(python, PROGRAM, action, given)
 
 
 def _run(python: str, place: Place, amounts: Amounts) -> Values:

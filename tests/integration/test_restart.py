@@ -266,7 +266,8 @@ def test_a_mount_of_relative_words_is_found(cluster: Cluster, tmp_path: Path) ->
         os.kill(pid, signal.SIGKILL)
         (point / "file").touch()  # this waits for the next process
         assert client_pid(str(point)) not in (None, pid)
-        assert (tmp_path / "own.log").read_text().count("event=mounted") == 3
+        log = tmp_path / "own.log"  # the next process answers before it says that it is mounted
+        assert wait_until(lambda: log.read_text().count("event=mounted") == 3, 10)
     finally:
         mounts.unmount(point)
 

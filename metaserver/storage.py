@@ -15,13 +15,20 @@ from typing import Final
 import trio
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import AuthenticationError, FsError, ProtocolError, Status, TransportError
+from fscommon.errors import (
+    AuthenticationError,
+    BraidError,
+    FsError,
+    ProtocolError,
+    Status,
+    TransportError,
+)
 from fscommon.layout.layout import Layout, Replica, object_length
 from fscommon.limits import OBJECT_BYTES_MAX
 from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
-from fscommon.rpc.caller import Caller
+from fscommon.rpc.caller import EXCHANGES_MAX, Caller
 from fscommon.rpc.data import DataCaller
 from fscommon.rpc.objects import ObjectCaller
 from fscommon.rpc.pool import CallerPool
@@ -43,6 +50,7 @@ CONNECT_TIMEOUT_S: Final = 2.0
 COPY_TIMEOUT_S: Final = 24 * 3600.0  # a copy ends with its connection
 MEND_TIMEOUT_S: Final = 3600.0
 DROP_TIMEOUT_S: Final = 3.0  # a target answers at once
+EVERY_FILE: Final = 0  # in a SYNC: all objects of the target
 OLD_S: Final = 60.0  # a storage server may be upgraded under a metaserver
 
 
@@ -212,6 +220,50 @@ class StorageCalls:
         """Makes the object durable. Returns the target's incarnation."""
         caller = await self._to_target(TargetId(name.target))
         return await caller.sync(*name, epoch=epoch, timeout_s=CALL_TIMEOUT_S)
+
+    async def sync_target(self, target: TargetId) -> int:
+        """Makes durable all that was written to a target until now. Returns its incarnation. A
+        storage server of an earlier release refuses: NO_OBJECT."""
+        return await self.sync(ObjectName(target, EVERY_FILE, 0), 0)
+
+    async def sync_all(self, objects: Sequence[tuple[ObjectName, int]]) -> list[int | BraidError]:
+        """Makes objects durable, each with its truncate epoch, many at a time. Returns of each the
+        target's incarnation, or why it may not be durable."""
+        places: dict[str | None, list[int]] = {}
+        for index, (name, _) in enumerate(objects):
+            address = self._membership.address_of(TargetId(name.target))
+            places.setdefault(address, []).append(index)
+        done: list[int | BraidError] = [TransportError("the target is in no node")] * len(objects)
+        places.pop(None, None)
+        async with trio.open_nursery() as nursery:
+            for address, indices in places.items():
+                assert address is not None
+                nursery.start_soon(self._sync_at, address, objects, indices, done)
+        return done
+
+    async def _sync_at(
+        self,
+        address: str,
+        objects: Sequence[tuple[ObjectName, int]],
+        indices: Sequence[int],
+        done: list[int | BraidError],
+    ) -> None:
+        for start in range(0, len(indices), EXCHANGES_MAX):
+            some = indices[start : start + EXCHANGES_MAX]
+            try:
+                caller = await self._to(address)
+                answers = await caller.sync_all(
+                    [objects[index] for index in some], timeout_s=CALL_TIMEOUT_S
+                )
+            except STORAGE_ERRORS as error:
+                for index in indices[start:]:
+                    done[index] = error
+                return
+            for index, (status, incarnation) in zip(some, answers, strict=True):
+                if status is None:
+                    done[index] = TransportError(f"{address} did not answer SYNC in time")
+                else:
+                    done[index] = FsError(Status(status)) if status else incarnation
 
     async def raise_epoch(self, name: ObjectName, epoch: int, *, must_exist: bool) -> int:
         """From now on the object refuses what has an older epoch; if it is missing, it is made,

@@ -5,36 +5,54 @@ else does. A record ends when all replicas of the layout are durable, each in th
 this metaserver knows, and neither the layout nor the record has changed meanwhile.
 """
 
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 import trio
 
-from fscommon.errors import FsError, Status
+from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.layout import Layout
 from fscommon.observe.log import Log, RateLimit
-from fscommon.types import Ino, SessionId
+from fscommon.types import Ino, SessionId, TargetId
 from metaserver.background import Background
 from metaserver.context import Context
 from metaserver.faults import Faults
 from metaserver.namespace.inode import find
 from metaserver.namespace.replicas import names_of
-from metaserver.records import all_of, fence_key, unsynced_place
+from metaserver.records import ObjectName, all_of, fence_key, unsynced_place
 from metaserver.storage import STORAGE_ERRORS
 from metaserver.transaction import Transaction
 
 LOOK_S: Final = 2.0
 ROUND_MAX: Final = 1024
+BATCH_MAX: Final = 128  # files that are looked at in one go
+MANY: Final = 32
 _LOG_S: Final = 60.0
+
+Record = tuple[bytes, bytes]  # key and value
+
+
+class Asked(NamedTuple):
+    """A replica that is to be made durable. incarnation: of its target, before it was asked."""
+
+    ino: Ino
+    name: ObjectName
+    incarnation: int
 
 
 class Unsynced:
-    def __init__(self, background: Background) -> None:
+    def __init__(self, background: Background, many: int = MANY) -> None:
+        """many: of a batch's objects: a target with so many of them is synced as a whole."""
+        self._many = many
         self._engine = background.engine
         self._storage = background.storage
         self._committer = background.committer
         self._log = Log("unsynced")
         self._faults = Faults(self._log)
         self._failures = RateLimit(_LOG_S)
+        self._targets: dict[int, int] = {}  # synced as a whole in this round: their incarnations
         self._after = b""  # the record with which the last round ended
 
     async def run(self) -> None:
@@ -50,52 +68,97 @@ class Unsynced:
         self._after = found[-1][0] + b"\0" if len(found) == ROUND_MAX else b""
         if self._engine.progress.recovering:
             return
-        for key, value in found:
-            ino, session = unsynced_place(key)
-            if session in self._engine.sessions or self._is_being_fenced(session):
-                continue
-            if await self._is_durable(ino):
-                self._engine.system(lambda tx, context, key=key, value=value: _end(tx, key, value))  # type: ignore[misc]
-                self._committer.changed()
+        left = [record for record in found if self._is_left(unsynced_place(record[0])[1])]
+        self._targets.clear()
+        for begin in range(0, len(left), BATCH_MAX):
+            await self._sync(left[begin : begin + BATCH_MAX])
 
-    def _is_being_fenced(self, session: SessionId) -> bool:
+    def _is_left(self, session: SessionId) -> bool:
+        """Whether the session has ended, and nothing that it sent is still to be refused."""
+        if session in self._engine.sessions:
+            return False
         key = fence_key(session)
-        return bool(self._engine.stored((key, key + b"\0"), 1))
+        return not self._engine.stored((key, key + b"\0"), 1)
 
-    async def _is_durable(self, ino: Ino) -> bool:
-        """Syncs all replicas. Returns whether all that was written before is durable on each."""
-        layout = self._layout(ino)
-        if layout is None:
-            return True
+    async def _sync(self, records: Sequence[Record]) -> None:
+        """Syncs all replicas of these files, and ends the records of those that are durable."""
+        layouts = self._layouts({unsynced_place(key)[0] for key, _ in records})
+        asked: list[Asked] = []
+        left: set[Ino] = set()  # files that may not be durable
+        for ino, layout in layouts.items():
+            replicas = self._replicas(ino, layout)
+            if replicas is None:
+                left.add(ino)
+            else:
+                asked += replicas
+        await self._sync_targets(Counter(TargetId(one.name.target) for one in asked))
+        singly = [one for one in asked if one.name.target not in self._targets]
+        words = [(one.name, layouts[one.ino].truncate_epoch) for one in singly]
+        answers = dict(zip(singly, await self._storage.sync_all(words), strict=True))
+        left.update(
+            one.ino
+            for one in asked
+            if not self._is_durable(one, answers.get(one, self._targets.get(one.name.target, 0)))
+        )
+
+        def end(tx: Transaction, _: Context) -> None:
+            for key, value in records:
+                ino, _session = unsynced_place(key)
+                is_same = tx.get(key) == value and _layout_of(tx, ino) == layouts.get(ino)
+                if is_same and ino not in left:
+                    tx.delete(key)
+
+        self._engine.system(end)
+        self._committer.changed()
+
+    async def _sync_targets(self, counts: Counter[TargetId]) -> None:
+        """Syncs targets with many of these objects, each once in a round: what sessions that had
+        ended by then have written is durable there. One that fails is asked for each object."""
+
+        async def sync(target: TargetId) -> None:
+            with suppress(*STORAGE_ERRORS):
+                self._targets[target] = await self._storage.sync_target(target)
+
+        async with trio.open_nursery() as nursery:
+            for target, count in counts.items():
+                if count >= self._many and target not in self._targets:
+                    nursery.start_soon(sync, target)
+
+    def _replicas(self, ino: Ino, layout: Layout) -> list[Asked] | None:
+        """All replicas of a file; None: one of them cannot be reached."""
         membership = self._engine.services.membership
+        asked: list[Asked] = []
         for name in names_of(layout):
             known = membership.target(name.target)
             if known is None or membership.is_down(known.node):
-                return False
-            try:
-                incarnation = await self._storage.sync(name, layout.truncate_epoch)
-            except STORAGE_ERRORS as error:
-                if isinstance(error, FsError) and error.status is Status.NO_OBJECT:
-                    continue  # nothing was written to it
-                if self._failures.permit() is not None:
-                    self._log.warning("a closed file is synced later", ino=ino, error=error)
-                return False
-            if incarnation != known.incarnation:
-                return False
-        return self._layout(ino) == layout
+                return None
+            asked.append(Asked(ino, name, known.incarnation))
+        return asked
 
-    def _layout(self, ino: Ino) -> Layout | None:
-        layouts: list[Layout] = []
+    def _is_durable(self, asked: Asked, answer: int | BraidError) -> bool:
+        """Whether all that was written to this replica before is durable."""
+        if not isinstance(answer, BraidError):
+            return answer == asked.incarnation
+        if isinstance(answer, FsError) and answer.status is Status.NO_OBJECT:
+            return True  # nothing was written to it
+        if self._failures.permit() is not None:
+            self._log.warning("a closed file is synced later", ino=asked.ino, error=answer)
+        return False
 
-        def look(tx: Transaction, context: Context) -> None:
-            inode = find(tx, ino)
-            if inode is not None and inode.is_file:
-                layouts.append(inode.layout())
+    def _layouts(self, inos: Iterable[Ino]) -> dict[Ino, Layout]:
+        """Of those that are still there."""
+        layouts: dict[Ino, Layout] = {}
+
+        def look(tx: Transaction, _: Context) -> None:
+            for ino in inos:
+                layout = _layout_of(tx, ino)
+                if layout is not None:
+                    layouts[ino] = layout
 
         self._engine.system(look)
-        return layouts[0] if layouts else None
+        return layouts
 
 
-def _end(tx: Transaction, key: bytes, value: bytes) -> None:
-    if tx.get(key) == value:
-        tx.delete(key)
+def _layout_of(tx: Transaction, ino: Ino) -> Layout | None:
+    inode = find(tx, ino)
+    return inode.layout() if inode is not None and inode.is_file else None

@@ -209,6 +209,19 @@ class DataCaller:
         frame = await self._ask(Op.SYNC, (target, file_id, object_number), timeout_s, epoch=epoch)
         return frame.header.offset
 
+    async def sync_all(
+        self, objects: Sequence[tuple[tuple[int, int, int], int]], *, timeout_s: float
+    ) -> list[tuple[int | None, int]]:
+        """Makes objects durable, at most EXCHANGES_MAX: each is target, file id and object number,
+        and its truncate epoch. Returns of each the status of the answer, None where none came in
+        time, and the target's incarnation."""
+        frames = [
+            {"target": target, "file_id": file_id, "stripe_index": number, "epoch": epoch}
+            for (target, file_id, number), epoch in objects
+        ]
+        answers = await self._caller.answers_of(Op.SYNC, frames, timeout_s=timeout_s)
+        return [(one.header.status, one.header.offset) if one else (None, 0) for one in answers]
+
     async def fence(self, session: int, *, timeout_s: float) -> None:
         """Ends the session's requests and connections at the server, which refuses the session from
         now on."""

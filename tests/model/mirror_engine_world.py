@@ -132,6 +132,14 @@ class SimCalls(Targets):
         stored.durable = stored.value
         return target.incarnation
 
+    async def sync_target(self, target: TargetId) -> int:
+        found = await self._at(target)
+        if not found.serves():
+            raise FsError(Status.NOT_READY)
+        for stored in found.objects.values():
+            stored.durable = stored.value
+        return found.incarnation
+
     async def raise_epoch(self, name: ObjectName, epoch: int, *, must_exist: bool) -> int:
         target = await self._at(name.target)
         stored = target.change(SessionId(0), name, 1 << 31)
@@ -479,7 +487,8 @@ class World:
         self.truncation = Truncation(bench.engine, committer, calls, tasks, bench.time, dropping)
         tasks.start_soon(dropping.run)
         tasks.start_soon(Eviction(background(bench, calls), dropping).run, tasks)
-        tasks.start_soon(Unsynced(background(bench, calls)).run)
+        many = self.chance.choice((1, 32))
+        tasks.start_soon(Unsynced(background(bench, calls), many).run)
         tasks.start_soon(self._repair(dropping).run)
         tasks.start_soon(Reaper(background(bench, calls)).run)
         tasks.start_soon(self._turn)

@@ -37,6 +37,9 @@ enum class Op : uint8_t {
   kDropNames = 29,
 };
 
+// In a SYNC of the metaserver: every object of the target. No file has this id.
+inline constexpr uint64_t kEveryFile = 0;
+
 inline constexpr uint32_t kFrameMagic = 0x44495242;  // "BRID" in little endian
 inline constexpr uint8_t kFrameVersion = 1;
 inline constexpr uint16_t kFlagReply = 0x1;

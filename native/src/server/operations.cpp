@@ -113,10 +113,14 @@ void perform_seek(Request& request) {
 }
 
 void perform_sync(Request& request) {
+  store::ChunkStore& store = *request.store;
   const uint64_t oldest = request.header.offset;
-  request.status = oldest != 0 && oldest != request.store->incarnation()
-                       ? Status::kStaleIncarnation
-                       : request.store->sync(request.object(), request.header.epoch);
+  if (oldest != 0 && oldest != store.incarnation())
+    request.status = Status::kStaleIncarnation;
+  else if (request.header.file_id == kEveryFile)
+    request.status = store.sync_all();
+  else
+    request.status = store.sync(request.object(), request.header.epoch);
 }
 
 Copy copy_of(const Request& request) {

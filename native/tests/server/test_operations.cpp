@@ -1,4 +1,5 @@
 // Every data operation, through a socket, with both I/O engines.
+#include <array>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -75,6 +76,33 @@ TEST_P(Operations, RawReadsAreLent) {
   Bytes holes(70'000);
   expect_bytes(peer.ask(raw(read(200'704, 70'000))), 200'704, holes);
   EXPECT_EQ(counter("reads_lent"), 3u);
+}
+
+// The metaserver makes durable what sessions that have ended have left. What is durable is not
+// written over in its place, so a block that is written then is in the redo log, and not lent.
+TEST_P(Operations, ATargetIsSyncedAsAWhole) {
+  Peer peer = connect();
+  const std::array<uint64_t, 2> files{kFile, kFile + 1};
+  const auto written_to = [&](uint64_t file, const Bytes& bytes) {
+    Frame frame = bare_write(0, bytes);
+    frame.header.file_id = file;
+    put_capability(frame, capability_for(file));
+    return peer.status_of(frame.seal());
+  };
+  for (const uint64_t file : files) ASSERT_EQ(written_to(file, pattern(70'000)), Status::kOk);
+  EXPECT_EQ(peer.status_of(plain(Op::kSync, kEveryFile)), Status::kBadCapability);
+  Peer metaserver = connect_metaserver();
+  const Reply reply = metaserver.ask(plain(Op::kSync, kEveryFile));
+  ASSERT_EQ(reply.status(), Status::kOk);
+  EXPECT_NE(reply.header.offset, 0u) << "the incarnation";
+  for (const uint64_t file : files) {
+    ASSERT_EQ(written_to(file, pattern(4096, 9)), Status::kOk);
+    ASSERT_EQ(peer.status_of(raw(read(0, 70'000, file))), Status::kOk);
+    EXPECT_EQ(counter("reads_lent"), 0u) << file;
+  }
+  Frame stale = request(Op::kSync, kEveryFile);
+  stale.header.offset = reply.header.offset + 1;
+  EXPECT_EQ(metaserver.status_of(stale.seal()), Status::kStaleIncarnation);
 }
 
 TEST_P(Operations, RawReadsFetchWhatTheyLend) {

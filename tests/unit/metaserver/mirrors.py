@@ -8,10 +8,10 @@ from typing import Any, Final
 import trio
 import trio.lowlevel
 
-from fscommon.errors import FsError, NobodyThereError, Status, TransportError
+from fscommon.errors import BraidError, FsError, NobodyThereError, Status, TransportError
 from fscommon.layout.layout import Layout, unpack_layout
 from fscommon.observe.metrics import Metrics
-from fscommon.types import Ino, SessionId
+from fscommon.types import Ino, SessionId, TargetId
 from fscommon.wire.features import FEATURE_REPLICAS
 from fscommon.wire.messages import Close, Create, Open, Opened
 from fscommon.wire.objects import ObjectCopied
@@ -163,6 +163,7 @@ class Targets(StorageCalls):
     deleted: list[ObjectName] = field(default_factory=list)
     cut: list[tuple[ObjectName, int]] = field(default_factory=list)
     synced: list[tuple[ObjectName, int]] = field(default_factory=list)
+    synced_targets: list[TargetId] = field(default_factory=list)
     fenced: list[tuple[int, SessionId]] = field(default_factory=list)
 
     async def _reach(self, target: int) -> None:
@@ -195,6 +196,20 @@ class Targets(StorageCalls):
         await self._reach(name.target)
         self.synced.append((name, epoch))
         return self.incarnations.get(name.target, 1)
+
+    async def sync_target(self, target: TargetId) -> int:
+        await self._reach(target)
+        self.synced_targets.append(target)
+        return self.incarnations.get(target, 1)
+
+    async def sync_all(self, objects: Sequence[tuple[ObjectName, int]]) -> list[int | BraidError]:
+        done: list[int | BraidError] = []
+        for name, epoch in objects:
+            try:
+                done.append(await self.sync(name, epoch))
+            except BraidError as error:
+                done.append(error)
+        return done
 
     async def fence(self, node: Node, session: SessionId) -> None:
         await self._reach(node.id)

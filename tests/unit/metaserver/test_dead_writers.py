@@ -1,6 +1,7 @@
 """What a writer leaves that is no more, and what nobody has synced: truncates, fences, SYNCs of
 replicated files."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,8 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from fscommon.errors import FsError, Status
 from fscommon.layout.layout import VACANT
-from fscommon.types import Ino, SessionId
+from fscommon.types import Ino, SessionId, TargetId
 from fscommon.wire.messages import SET_SIZE, Empty, SessionOpen, SetAttr
 from fscommon.wire.ops import Op
 from fscommon.wire.replicas import Synced
@@ -17,7 +19,7 @@ from metaserver.eviction import Eviction
 from metaserver.lost_writes import cut_lost
 from metaserver.membership import ANSWERING_S, Node
 from metaserver.namespace.replicas import names_of, stripe_of
-from metaserver.records import ObjectName
+from metaserver.records import ObjectName, unsynced_place
 from metaserver.storage import CALL_TIMEOUT_S
 from metaserver.truncation import UNREACHABLE_S, Truncation
 from metaserver.unsynced import Unsynced
@@ -388,6 +390,52 @@ async def test_what_a_session_has_left_is_synced(
     targets.incarnations.clear()
     targets.synced.clear()
     await task.look()
+    assert bench.records(b"U") == []
+    assert sorted(targets.synced) == sorted((name, 0) for name in names_of(bench.layout(ino)))
+
+
+async def test_targets_with_many_objects_are_synced_as_a_whole(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    inos = [created(client, f"{number}".encode()) for number in range(40)]
+    for serial, ino in enumerate(inos):
+        closed(client, ino, serial)
+    client.call(Op.SESSION_CLOSE, Empty())
+    bench.settle()
+    every = [name for ino in inos for name in names_of(bench.layout(ino))]
+    placed = Counter(name.target for name in every)
+    targets = Targets()
+    task = Unsynced(background(bench, targets), many=max(placed.values()))
+    whole = {target for target, count in placed.items() if count == max(placed.values())}
+    targets.incarnations = dict.fromkeys(whole, 2)
+    await task.look()
+    unsure = {name.file_id for name in every if name.target in whole}
+    assert {unsynced_place(key)[0] for key, _ in bench.records(b"U")} == unsure
+    targets.incarnations.clear()
+    targets.synced.clear()
+    targets.synced_targets.clear()
+    await Unsynced(background(bench, targets), many=1).look()
+    assert bench.records(b"U") == [] and targets.synced == []
+    assert sorted(targets.synced_targets) == sorted(
+        {name.target for name in every if name.file_id in unsure}
+    )
+
+
+async def test_a_target_that_is_not_synced_as_a_whole_is_asked_for_each_object(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock
+) -> None:
+    """One of its objects may be damaged; a storage server of before answers NO_OBJECT."""
+    ino = created(client)
+    client.call(Op.SESSION_CLOSE, Empty())
+    bench.settle()
+
+    class Former(Targets):
+        async def sync_target(self, target: TargetId) -> int:
+            await self._reach(target)
+            raise FsError(Status.NO_OBJECT)
+
+    targets = Former()
+    await Unsynced(background(bench, targets), many=1).look()
     assert bench.records(b"U") == []
     assert sorted(targets.synced) == sorted((name, 0) for name in names_of(bench.layout(ino)))
 

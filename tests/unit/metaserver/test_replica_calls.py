@@ -8,6 +8,7 @@ import trio
 
 from fscommon.errors import FsError, Status, TransportError
 from fscommon.layout.layout import VACANT, Layout
+from fscommon.rpc.caller import EXCHANGES_MAX
 from fscommon.types import TargetId
 from metaserver.membership import Membership
 from metaserver.records import ObjectName
@@ -38,6 +39,7 @@ class Noting(NoCaller):
         self.cut: list[tuple[ObjectName, int, int, bool]] = []
         self.written: list[tuple[ObjectName, bytes]] = []
         self.asked: list[tuple[str, ObjectName]] = []
+        self.answers: dict[ObjectName, tuple[int | None, int]] = {}  # other ones to SYNC
 
     async def _note(self, what: str, name: ObjectName) -> None:
         await trio.lowlevel.checkpoint()
@@ -93,6 +95,14 @@ class Noting(NoCaller):
     ) -> int:
         await self._note(f"sync at {epoch}", ObjectName(target, file_id, object_number))
         return 9
+
+    async def sync_all(
+        self, objects: Sequence[tuple[tuple[int, int, int], int]], *, timeout_s: float
+    ) -> list[tuple[int | None, int]]:
+        assert len(objects) <= EXCHANGES_MAX
+        for name, epoch in objects:
+            await self._note(f"sync at {epoch}", ObjectName(*name))
+        return [self.answers.get(ObjectName(*name), (0, 9)) for name, _ in objects]
 
     async def raise_epoch(
         self,
@@ -173,3 +183,20 @@ async def test_other_calls_name_single_objects(monkeypatch: pytest.MonkeyPatch) 
         ("sync at 4", SECOND),
         ("raise to 6", FIRST),
     ]
+
+
+async def test_many_are_synced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has an answer of its own, in the order of the question."""
+    caller = Noting({3: TransportError("no answer")})
+    caller.answers = {FIRST: (Status.NO_OBJECT, 0), SECOND: (None, 0)}
+    many = [(ObjectName(4, file_id, 0), 1) for file_id in range(2 * EXCHANGES_MAX + 1)]
+    async with trio.open_nursery() as tasks:
+        calls = calls_to(caller, monkeypatch, tasks)
+        refused, late, lost, *done = await calls.sync_all(
+            [(FIRST, 5), (SECOND, 5), (THIRD, 5), *many]
+        )
+        assert await calls.sync_all([]) == []
+    assert isinstance(refused, FsError) and refused.status is Status.NO_OBJECT
+    assert isinstance(late, TransportError) and "did not answer SYNC" in str(late)
+    assert str(lost) == "no answer" and done == [9] * len(many)
+    assert [name for _, name in caller.asked if name.target == 4] == [name for name, _ in many]

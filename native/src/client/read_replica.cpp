@@ -1,6 +1,8 @@
 #include "client/read_replica.h"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <tuple>
 
 #include "client/inode.h"
@@ -22,17 +24,23 @@ uint32_t place_of(std::span<const Replica> replicas, const Replica& replica) {
   return static_cast<uint32_t>(std::ranges::find(replicas, replica) - replicas.begin());
 }
 
+// How busy a server is that owes so many answers. A few more or less decide nothing: a small file
+// is then read where it was fetched ahead (server_caches.h), and only one server's disk reads it.
+constexpr int busyness(size_t owed) noexcept { return std::bit_width(owed / 8); }
+
 // The best place of those that were not asked; there is one.
 uint32_t pick(const Lane& lane, const FileView& view, uint32_t stripe_index, uint8_t asked) {
   const auto replicas = view.replicas(stripe_index);
   const auto count = static_cast<uint32_t>(replicas.size());
   const uint32_t usual = usual_place(view.file_id, count);
-  std::tuple<bool, bool, size_t, uint32_t, uint32_t> best{true, true, ~size_t{0}, count, 0};
+  std::tuple<bool, bool, int, uint32_t, uint32_t> best{
+      true, true, std::numeric_limits<int>::max(), count, 0};
   for (uint32_t step = 0; step < count; ++step) {
     const uint32_t place = (usual + step) % count;
     if ((asked & bit(place)) != 0) continue;
     const Lane::Nearness nearness = lane.nearness(replicas[place].target);
-    best = std::min(best, {nearness.is_stuck, !nearness.is_local, nearness.owed, step, place});
+    const int busy = busyness(nearness.owed);
+    best = std::min(best, {nearness.is_stuck, !nearness.is_local, busy, step, place});
   }
   return std::get<4>(best);
 }

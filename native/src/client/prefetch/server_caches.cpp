@@ -5,15 +5,20 @@
 
 namespace braidfs::client::prefetch {
 
+const Replica& ServerCaches::read_first_locked(uint64_t file_id,
+                                               std::span<const Replica> replicas) const {
+  const size_t usual = usual_place(file_id, replicas.size());
+  for (size_t step = 0; step < replicas.size(); ++step) {
+    const Replica& one = replicas[(usual + step) % replicas.size()];
+    if (near_.contains(one.target)) return one;
+  }
+  return replicas[usual];
+}
+
 void ServerCaches::want(const Attributes& attributes, const FileView& view, Clock::time_point now) {
   const Span all = first_span(view, 0, attributes.size);
-  const auto replicas = view.replicas(all.stripe_index);
   const std::scoped_lock lock(mu_);
-  auto found = std::ranges::find_if(replicas,
-                                    [&](const Replica& one) { return near_.contains(one.target); });
-  if (found == replicas.end())
-    found = replicas.begin() + usual_place(view.file_id, replicas.size());
-  const Replica& replica = *found;
+  const Replica& replica = read_first_locked(view.file_id, view.replicas(all.stripe_index));
   Waiting one{{{}, replica.object_number, all.length}, now};
   std::memcpy(&one.object.capability, view.capability.data(), sizeof(one.object.capability));
   Target& target = targets_[replica.target];

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +67,8 @@ class ServerCaches {
     bool is_under_way = false;  // a request is under way
     Clock::time_point not_before{};
   };
+  // The replica that read_replica.h asks first while no server is busier than another.
+  const Replica& read_first_locked(uint64_t file_id, std::span<const Replica> replicas) const;
   void refused_locked(Target& target, size_t count, Clock::time_point until);
 
   std::atomic<size_t> waiting_{0};    // files of all targets

@@ -127,6 +127,13 @@ TEST_F(ServerCachesTest, GoesToTheReplicaThatWillBeRead) {
     EXPECT_EQ(batch.target, 101u) << "it is on this host";
     servers_.ended(batch, Outcome::kTaken, now_);
   }
+  servers_.is_near(100);
+  for (uint64_t file_id = 1; file_id < 20; ++file_id) {
+    servers_.want(file(file_id), view_of_two(file_id), now_);
+    const auto batch = take();
+    EXPECT_EQ(batch.target, 100 + usual_place(file_id, 2)) << "both are on this host";
+    servers_.ended(batch, Outcome::kTaken, now_);
+  }
 }
 
 TEST_F(ServerCachesTest, IsBounded) {

@@ -7,12 +7,15 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "listing.h"
 #include "pool.h"
 
 namespace nb = nanobind;
 using braidfs::reader::Batch;
+using braidfs::reader::Listing;
 using braidfs::reader::Pool;
 using braidfs::reader::Row;
 using braidfs::reader::Task;
@@ -115,11 +118,65 @@ void read_files(Pool& pool, nb::handle names, nb::handle table, nb::handle arena
   run(pool, batch, threads);
 }
 
+nb::bytes packed(const std::vector<std::uint64_t>& numbers) {
+  return nb::bytes(numbers.data(), numbers.size() * sizeof(std::uint64_t));
+}
+
+std::string_view view_of(const nb::bytes& given) { return {given.c_str(), given.size()}; }
+
+[[noreturn]] void raise_os_error(int error, const nb::bytes& path) {
+  const auto name = nb::steal(
+      PyUnicode_DecodeFSDefaultAndSize(path.c_str(), static_cast<Py_ssize_t>(path.size())));
+  if (name.is_valid()) {
+    errno = error;
+    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, name.ptr());
+  }
+  throw nb::python_error();
+}
+
+nb::tuple list_folder(const nb::bytes& folder, const nb::bytes& prefix, const nb::tuple& ends) {
+  if (view_of(folder).find('\0') != std::string_view::npos) {
+    throw std::invalid_argument("a path with a NUL in it");
+  }
+  std::vector<nb::bytes> held;  // also while other threads run
+  std::vector<std::string_view> views;
+  for (nb::handle end : ends) {
+    if (!nb::isinstance<nb::bytes>(end)) throw nb::type_error("ends of names are bytes");
+    held.push_back(nb::borrow<nb::bytes>(end));
+  }
+  for (const nb::bytes& end : held) views.push_back(view_of(end));
+  Listing listing;
+  int error = 0;
+  {
+    const nb::gil_scoped_release released;
+    error = braidfs::reader::list_folder(folder.c_str(), view_of(prefix), views, listing);
+  }
+  if (error != 0) raise_os_error(error, folder);
+  nb::list folders;
+  nb::list places;
+  for (const std::string& one : listing.folders) folders.append(nb::bytes(one.data(), one.size()));
+  for (const std::uint64_t one : listing.places) places.append(nb::int_(one));
+  return nb::make_tuple(listing.inode, nb::bytes(listing.paths.data(), listing.paths.size()),
+                        packed(listing.offsets), packed(listing.sizes), packed(listing.inodes),
+                        folders, places);
+}
+
 }  // namespace
 
 NB_MODULE(_braidfs_reader, module) {
   nb::set_leak_warnings(false);  // a pool lives as long as its process
-  module.doc() = "Threads that read batches of whole files, for braidfs.data.";
+  module.doc() =
+      "Threads that read batches of whole files, and listings of folders, for braidfs.data.";
+  module.def(
+      "list_folder", &list_folder, nb::arg("folder"), nb::arg("prefix"), nb::arg("ends"),
+      nb::sig("def list_folder(folder: bytes, prefix: bytes, ends: tuple[bytes, ...])"
+              " -> tuple[int, bytes, bytes, bytes, bytes, list[bytes], list[int]]"),
+      "Lists the files of a folder whose names end with one of `ends`, and its folders.\n\n"
+      "ends: in small letters; none: all files. Files are regular ones and symbolic links to\n"
+      "such. Returns the folder's inode number; the paths of the files, each behind the prefix;\n"
+      "and, as numbers of 64 bits, where each path begins and the last one ends, sizes in bytes,\n"
+      "and inode numbers (0 for a link); the names of folders, each with a slash; and how many\n"
+      "files come before each folder. Both are sorted by their bytes. Raises OSError.");
   nb::class_<Pool>(module, "Pool",
                    "Threads of this process, which are started when they are first needed.")
       .def(nb::init<>())

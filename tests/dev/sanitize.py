@@ -20,7 +20,9 @@ FUZZ_SECONDS = 60
 # It is the number for each stored structure: without TSan hundreds are checked, and TSan finds
 # nothing new in them.
 TSAN_DAMAGES = 10
-READER_TESTS = ("tests/unit/braidfs/test_reading.py", "tests/unit/braidfs/test_pools.py")
+READER_TESTS = tuple(
+    f"tests/unit/braidfs/test_{name}.py" for name in ("reading", "pools", "listing", "index")
+)
 INTEGRATION_SUBSET = ("tests/fuse", "tests/stress")
 # It is for tests without a timeout of their own: under ASan everything is slower.
 INTEGRATION_TIMEOUT_SECONDS = 1200

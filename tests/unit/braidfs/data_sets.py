@@ -1,4 +1,5 @@
-"""Trees of files with known bytes, and both kinds of reading threads, for tests of braidfs.data."""
+"""Trees of files with known bytes, and both kinds of reading threads and of listers, for tests of
+braidfs.data."""
 
 import importlib
 import random
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from braidfs.data import reading
+from braidfs.data.listing import Folder, Lister, python_lister
 from braidfs.data.pools import Pool, PoolOfProcess, PythonPool
 
 KINDS = ("native", "python")
@@ -21,6 +23,13 @@ def native_pool() -> Pool:
 
 def make_pool(kind: str) -> Pool:
     return native_pool() if kind == "native" else PythonPool()
+
+
+def make_lister(kind: str) -> Lister:
+    if kind == "python":
+        return python_lister
+    list_folder = importlib.import_module("_braidfs_reader").list_folder
+    return lambda folder, prefix, ends: Folder(*list_folder(folder, prefix, ends))
 
 
 @pytest.fixture(params=KINDS)

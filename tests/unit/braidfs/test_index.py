@@ -8,7 +8,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from braidfs.data import DamagedIndexError, Index
+from braidfs.data import DamagedIndexError, Index, scan
 from braidfs.data.__main__ import main
+from braidfs.data.listing import Folder, Lister
 
-from .data_sets import make_tree
+from .data_sets import KINDS, make_lister, make_tree
 
 NAMES = st.text("ab-./ \né.", min_size=1, max_size=4).filter(
     lambda name: "/" not in name and name not in (".", "..")
@@ -29,6 +30,22 @@ PATHS = st.lists(st.lists(NAMES, min_size=1, max_size=4).map(tuple), max_size=25
 
 def names(index: Index) -> list[bytes]:
     return [index.name(row) for row in range(len(index))]
+
+
+@contextmanager
+def scanned_by(lister: Lister) -> Iterator[None]:
+    """Scans use this lister."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "new_lister", lambda: lister)
+        yield
+
+
+@pytest.fixture(params=KINDS)
+def lister(request: pytest.FixtureRequest) -> Iterator[Lister]:
+    """Both kinds of listers, which scans use."""
+    found = make_lister(request.param)
+    with scanned_by(found):
+        yield found
 
 
 @pytest.fixture
@@ -78,13 +95,19 @@ def test_any_tree_is_sorted_by_path(paths: list[Any], tmp_path_factory: Any) -> 
             path.touch()
     walked = [Path(folder) / name for folder, _, files in os.walk(root) for name in files]
     expected = sorted(os.fsencode(path.relative_to(root)) for path in walked)
-    first, second = Index.scan(root, threads=1), Index.scan(root, threads=5)
-    assert names(first) == expected
-    assert image_of(first) == image_of(second), "the same tree gives the same index"
-    assert list(first.classes) == sorted(
-        {path.relative_to(root).parts[0] for path in walked if path.parent != root},
-        key=lambda name: os.fsencode(name) + b"/",
-    )
+    for suffixes in ((), (".", "B")):
+        images = set()
+        for kind in KINDS:
+            with scanned_by(make_lister(kind)):
+                indexes = [Index.scan(root, suffixes, threads=threads) for threads in (1, 5)]
+            images |= {bytes(image_of(index)) for index in indexes}
+            wanted = [one for one in expected if not suffixes or one.endswith((b".", b"b"))]
+            assert names(indexes[0]) == wanted
+        assert len(images) == 1, "the same tree gives the same index, whoever lists it"
+        folders = {path.relative_to(root).parts[0] for path in walked if path.parent != root}
+        if not suffixes:
+            sorted_folders = sorted(folders, key=lambda name: os.fsencode(name) + b"/")
+            assert list(indexes[0].classes) == sorted_folders
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
@@ -136,41 +159,40 @@ def test_a_very_deep_tree(tmp_path: Path) -> None:
     assert found == [b"d/" * depth + b"file"]
 
 
-def test_folders_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FileNotFoundError):
+def test_folders_that_cannot_be_listed(tmp_path: Path, lister: Lister) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
         Index.scan(tmp_path / "missing")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file"):
+        Index.scan(tmp_path / "file")
+    with pytest.raises(ValueError, match=r"NUL|null"):
+        Index.scan(f"{tmp_path}\0")
     make_tree(tmp_path, 12)
-    real = os.scandir
 
-    def refused(error: OSError) -> Any:
-        def scandir(path: bytes) -> Any:
-            if path.endswith(b"/deep/"):
+    def refused(error: OSError) -> Lister:
+        def list_folder(folder: bytes, prefix: bytes, ends: tuple[bytes, ...]) -> Folder:
+            if folder.endswith(b"/deep/"):
                 raise error
-            return real(path)
+            return lister(folder, prefix, ends)
 
-        return scandir
+        return list_folder
 
-    monkeypatch.setattr(os, "scandir", refused(PermissionError(13, "refused")))
-    with pytest.raises(PermissionError):
+    with scanned_by(refused(PermissionError(13, "refused"))), pytest.raises(PermissionError):
         Index.scan(tmp_path)
-    monkeypatch.setattr(os, "scandir", refused(FileNotFoundError(2, "it was just removed")))
-    assert all(b"deep" not in name for name in names(Index.scan(tmp_path)))
+    with scanned_by(refused(FileNotFoundError(2, "it was just removed"))):
+        assert all(b"deep" not in name for name in names(Index.scan(tmp_path)))
 
 
-def test_an_interrupted_scan_leaves_no_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_scan_leaves_no_threads(tmp_path: Path, lister: Lister) -> None:
     make_tree(tmp_path, 12)
     before = threading.active_count()
-    real = os.scandir
 
-    def scandir(path: bytes) -> Any:
-        if path.endswith(b"/a/"):
+    def list_folder(folder: bytes, prefix: bytes, ends: tuple[bytes, ...]) -> Folder:
+        if folder.endswith(b"/a/"):
             os.kill(os.getpid(), signal.SIGINT)
-        return real(path)
+        return lister(folder, prefix, ends)
 
-    monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(KeyboardInterrupt):
+    with scanned_by(list_folder), pytest.raises(KeyboardInterrupt):
         Index.scan(tmp_path, threads=7)
         time.sleep(10)  # until the signal is here
     assert threading.active_count() == before

@@ -1,0 +1,32 @@
+// One folder: its files with their sizes and inode numbers, and its folders. No threads and no
+// Python here.
+// Threads: any.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace braidfs::reader {
+
+// Files and folders are each sorted by the bytes of their names, where a folder's ends with a
+// slash.
+struct Listing {
+  std::uint64_t inode = 0;             // of the folder itself
+  std::string paths;                   // of all files, each behind the prefix, one after another
+  std::vector<std::uint64_t> offsets;  // where each path begins, and the end of the last one
+  std::vector<std::uint64_t> sizes;    // of each file, in bytes
+  std::vector<std::uint64_t> inodes;   // of each file; 0 for a symbolic link to one
+  std::vector<std::string> folders;    // each name ends with a slash
+  std::vector<std::uint64_t> places;   // of each folder: how many files come before it
+};
+
+// Lists the folder of that name into an empty listing. Files are regular ones, and symbolic links
+// to such, whose names end with one of `ends` (in small letters; ASCII capitals of names are equal
+// to them), or all if there are none. prefix: stands before each name in `paths`. Files that vanish
+// meanwhile and links that lead nowhere are left out. Returns 0 or an errno.
+int list_folder(const char* folder, std::string_view prefix, std::span<const std::string_view> ends,
+                Listing& listing);
+
+}  // namespace braidfs::reader

@@ -12,8 +12,10 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import accumulate
+from pathlib import Path
 from typing import Final, NamedTuple
 
+_MOUNT_FIELDS_MIN: Final = 10  # of a line of mountinfo
 _LEADS_NOWHERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # errors of symbolic links
 
 
@@ -37,11 +39,21 @@ class Folder(NamedTuple):
     """Of each folder: how many files come before it."""
 
 
-Lister = Callable[[bytes, bytes, tuple[bytes, ...]], Folder]
-"""(folder, prefix, ends) lists the files of a folder whose names end with one of `ends` (in small
-letters; capitals of ASCII are equal to them), or all if there are none. Files are regular ones, and
-symbolic links to such. Files that vanish meanwhile, and links that lead nowhere, are left out.
-Raises OSError if the folder cannot be listed."""
+class Wish(NamedTuple):
+    """What is wanted of each folder."""
+
+    ends: tuple[bytes, ...] = ()
+    """Only files whose names end with one of these, in small letters (capitals of ASCII are equal
+    to them); none: all."""
+    device: int = 0
+    """The device of a mount that tells sizes together with names: native code believes what was
+    told, and asks for no file again. 0: none."""
+
+
+Lister = Callable[[bytes, bytes, Wish], Folder]
+"""(folder, prefix, wish) lists a folder. Files are regular ones, and symbolic links to such. Files
+that vanish meanwhile, and links that lead nowhere, are left out. Raises OSError if the folder
+cannot be listed."""
 
 
 def new_lister() -> Lister:
@@ -50,11 +62,31 @@ def new_lister() -> Lister:
         from _braidfs_reader import list_folder  # noqa: PLC0415  # it is optional
     except ImportError:
         return python_lister
-    return lambda folder, prefix, ends: Folder(*list_folder(folder, prefix, ends))
+    return lambda folder, prefix, wish: Folder(*list_folder(folder, prefix, *wish))
 
 
-def python_lister(folder: bytes, prefix: bytes, ends: tuple[bytes, ...]) -> Folder:
-    """A Lister."""
+def telling_device(root: bytes) -> int:
+    """The device of the root if a BraidFS is mounted there, else 0. A BraidFS tells the attributes
+    of all files with their names. Those without a lease may be believed for no longer, so stat(2)
+    would ask for each of them again: only native code can do without."""
+    try:
+        device = os.stat(root).st_dev  # noqa: PTH116  # a name of bytes
+        number = b"%d:%d" % (os.major(device), os.minor(device))
+        mounts = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return 0
+    return device if any(_is_braidfs(mount.split(), number) for mount in mounts) else 0
+
+
+def _is_braidfs(mount: list[bytes], number: bytes) -> bool:
+    """Whether a line of mountinfo is of a BraidFS with that device."""
+    if len(mount) < _MOUNT_FIELDS_MIN or mount[2] != number or b"-" not in mount:
+        return False
+    return mount[mount.index(b"-") + 1 :][:1] == [b"fuse.braidfs"]
+
+
+def python_lister(folder: bytes, prefix: bytes, wish: Wish) -> Folder:
+    """A Lister. It asks for each file."""
     files: list[tuple[bytes, int, int]] = []
     folders: list[bytes] = []
     inode = os.stat(folder).st_ino  # noqa: PTH116  # a name of bytes
@@ -62,7 +94,7 @@ def python_lister(folder: bytes, prefix: bytes, ends: tuple[bytes, ...]) -> Fold
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name + b"/")
-            elif _has_end(entry.name, ends) and (file := _file(entry)) is not None:
+            elif _has_end(entry.name, wish.ends) and (file := _file(entry)) is not None:
                 files.append(file)
     files.sort()
     folders.sort()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final
 
-from .listing import Folder, Lister, new_lister
+from .listing import Folder, Lister, Wish, new_lister, telling_device
 
 NO_CLASS: Final = (1 << 32) - 1  # of a file in the root
 _NUMBER: Final = 8  # bytes of a packed number
@@ -40,7 +40,7 @@ def scan(root: bytes, suffixes: tuple[str, ...], threads: int) -> Listed:
     if threads < 1:
         raise ValueError("a scan needs a thread")
     ends = tuple(os.fsencode(one).lower() for one in suffixes)
-    found = _Scan(root, ends, new_lister()).run(threads)
+    found = _Scan(root, Wish(ends, telling_device(root)), new_lister()).run(threads)
     return _arranged(found)
 
 
@@ -48,10 +48,10 @@ class _Scan:
     """Lists all folders. Threads take folders from `waiting` and give what they found to `done`;
     the thread that called run() has all the state."""
 
-    def __init__(self, root: bytes, ends: tuple[bytes, ...], lister: Lister) -> None:
+    def __init__(self, root: bytes, wish: Wish, lister: Lister) -> None:
         self._root = root
         self._top = root.rstrip(b"/") + b"/"
-        self._ends = ends
+        self._wish = wish
         self._list = lister
         self._waiting: SimpleQueue[bytes | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[bytes, Folder | Exception]] = SimpleQueue()
@@ -96,7 +96,7 @@ class _Scan:
             if self._stopped:
                 return
             try:
-                self._done.put((path, self._list(self._top + path, path, self._ends)))
+                self._done.put((path, self._list(self._top + path, path, self._wish)))
             except OSError as error:
                 error.filename = os.fsdecode(self._root + b"/" + path)  # for people to read
                 self._done.put((path, error))

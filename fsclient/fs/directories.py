@@ -13,13 +13,17 @@ Touched by the client's trio thread only.
 import struct
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
     LEASE_ENTRIES,
+    LEASE_META,
     Attributes,
+    RecordFields,
     inos_of,
+    record_fields,
     unpack_attributes,
 )
 from fscommon.wire.messages import ReadDir, ReadDirReply
@@ -48,6 +52,15 @@ class Listed:
     attributes: Attributes
     is_stale: bool
     is_named: bool
+
+
+class Unleased(NamedTuple):
+    """One entry of a listing whose attributes are as the metaserver said, and under no lease: of a
+    large tree that is most of them, so they are made with little work."""
+
+    name: bytes
+    cookie: int
+    inode: RecordFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +93,18 @@ class Moment:
 
 
 class OpenDirectory:
-    """asked: the counters when the page was requested. is_named: its names were leased. has_lost:
-    changes of its names were lost with the session, and no fsync has reported it yet."""
+    """asked: the counters when the page was requested. is_named: its names were leased. is_seen:
+    see_rows() has seen all of its page. has_lost: changes of its names were lost with the session,
+    and no fsync has reported it yet."""
 
-    __slots__ = ("asked", "has_lost", "ino", "is_named", "page", "page_count")
+    __slots__ = ("asked", "has_lost", "ino", "is_named", "is_seen", "page", "page_count")
 
     def __init__(self, ino: int) -> None:
         self.ino = ino
         self.has_lost = False
         self.page = Page()
         self.is_named = False
+        self.is_seen = False
         self.asked = Moment()
         self.page_count = PAGE_COUNT_FIRST
 
@@ -162,7 +177,7 @@ class Directories:
         ]
         return listed[cookie:]
 
-    async def page(self, fh: int, cookie: int) -> Iterator[Listed]:
+    async def page(self, fh: int, cookie: int) -> Iterator[Listed | Unleased]:
         """Entries behind cookie, at least one unless the directory ends there."""
         directory = self._get(fh)
         self._inodes.catch_up()
@@ -196,6 +211,7 @@ class Directories:
         page = _page_of(reply)
         self._inodes.see_parents(reply.parents)
         directory.is_named = self._namespace.are_leased(directory.ino, reply.parents)
+        directory.is_seen = False
         directory.asked = asked
         directory.page = page
         self._inodes.catch_up()
@@ -218,6 +234,7 @@ class Directories:
         if asked.loss_count == self._inodes.losses.now:
             if asked.change_count == self._inodes.change_count:
                 self._inodes.see_rows(page.records)
+                directory.is_seen = True
         else:
             for index, entry in enumerate(page.inos):
                 if not self._is_stale(directory, entry):
@@ -237,10 +254,16 @@ class Directories:
             asked.lane_changes,
         )
 
-    def _list(self, directory: OpenDirectory, index: int) -> Iterator[Listed]:
+    def _list(self, directory: OpenDirectory, index: int) -> Iterator[Listed | Unleased]:
         inodes, page = self._inodes, directory.page
+        is_as_seen = self._is_as_seen(directory)
         for at in range(index, len(page.names)):
             ino = page.inos[at]
+            if is_as_seen and inodes.is_unknown(ino):
+                fields = record_fields(page.records, at * ATTRIBUTES_SIZE)
+                if not fields.lease_flags & LEASE_META:
+                    yield Unleased(page.names[at], page.cookies[at], fields)
+                    continue
             is_stale = self._is_stale(directory, ino) or self._is_lost(directory, directory.ino)
             if is_stale:
                 attributes = inodes.see(unpack_attributes(page.record(at)))
@@ -248,6 +271,12 @@ class Directories:
                 attributes = inodes.see_record(page.record(at))
             inodes.parents.note(ino, directory.ino)
             yield Listed(page.names[at], page.cookies[at], attributes, is_stale, directory.is_named)
+
+    def _is_as_seen(self, directory: OpenDirectory) -> bool:
+        """Whether nothing has changed for this client since see_rows() saw the page."""
+        inodes, asked = self._inodes, directory.asked
+        is_same = (asked.change_count, asked.loss_count) == (inodes.change_count, inodes.losses.now)
+        return is_same and directory.is_seen
 
     def _is_stale(self, directory: OpenDirectory, ino: int) -> bool:
         """Whether the page's attributes of the inode may be from before a change."""

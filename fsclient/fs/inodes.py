@@ -361,6 +361,7 @@ class Inodes:
     def see_rows(self, records: bytes) -> None:
         """Like see_row() for each record; those that need nothing else are handled together."""
         is_plain = self._leases.held_now(LEASE_META)
+        is_older = self._lanes.names.child_is_older
         wanted = bytearray(len(records) // ATTRIBUTES_SIZE)
         others = []
         for at, (ino, version, flags, xattr_count) in enumerate(_ROW.iter_unpack(records)):
@@ -371,13 +372,23 @@ class Inodes:
             ):
                 wanted[at] = 1
                 self.without_xattrs.note_held(ino, version, xattr_count)
-            else:
+            elif flags & LEASE_META or not self.is_unknown(ino) or is_older(ino, version):
                 others.append((ino, at))
+            else:
+                self.without_xattrs.forget(ino)
         older = set(self._lanes.names.attributes_put_rows(records, bytes(wanted)))
         if older:
             others += [(ino, at) for at, ino in enumerate(inos_of(records)) if ino in older]
         for ino, at in others:
             self.see_row(ino, records[at * ATTRIBUTES_SIZE : (at + 1) * ATTRIBUTES_SIZE])
+
+    def is_unknown(self, ino: int) -> bool:
+        """Whether this client knows nothing of the inode but what the metaserver says now: it is
+        not open, not being set, and no lease on it is held. False if leases are off: attributes
+        are believed for a while then."""
+        leases = self._leases
+        is_in_use = ino in self._open or ino in self._being_set
+        return leases.is_on and not (is_in_use or leases.table.held(ino))
 
     def see_parents(self, records: bytes) -> None:
         """Takes records of directories in which names changed, or of which leases were granted."""

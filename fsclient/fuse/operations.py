@@ -26,7 +26,7 @@ from fscommon.observe.log import Log
 
 from ..fs.caller import Requester
 from ..fs.changes import Change, loses_set_ids
-from ..fs.directories import Listed
+from ..fs.directories import Listed, Unleased
 from ..fs.filesystem import FileSystem
 from ..fs.namespace import Found, Namespace
 from ..fs.open_flags import OpenedFile
@@ -391,7 +391,10 @@ class Operations(pyfuse3.Operations):
         directories.taken(fh, count, was_full=False)
         return body.octets
 
-    def _add(self, body: DirectoryBody, parent: int, listed: Listed) -> bool:
+    def _add(self, body: DirectoryBody, parent: int, listed: Listed | Unleased) -> bool:
+        if isinstance(listed, Unleased):
+            entry_s = self._names.entry_s(parent, listed.name, listed.inode.ino)
+            return body.add_unleased(listed.name, listed.cookie, listed.inode, entry_s)
         attributes = listed.attributes
         entry_s = attr_s = 0.0
         if not listed.is_stale:

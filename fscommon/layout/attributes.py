@@ -103,6 +103,36 @@ def unpack_attributes(raw: bytes) -> Attributes:
     return Attributes(*_RECORD.unpack(raw))
 
 
+class RecordFields(NamedTuple):
+    """The fields of a record, as those of Attributes, which take longer to make."""
+
+    ino: int
+    size: int
+    blocks: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+    btime_ns: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    rdev: int
+    flags: int
+    data_version: int
+    change_version: int
+    parent: int
+    lease_ns: int
+    lease_flags: int
+    xattr_count: int
+    tree: int
+
+
+def record_fields(records: bytes, start: int) -> RecordFields:
+    """The fields of the record that begins at `start`."""
+    return RecordFields._make(_RECORD.unpack_from(records, start))
+
+
 class FileFacts(NamedTuple):
     """The fields of a record that the removal of a file needs."""
 

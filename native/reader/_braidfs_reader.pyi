@@ -4,15 +4,17 @@ Threads that read batches of whole files, and listings of folders, for braidfs.d
 
 
 
-def list_folder(folder: bytes, prefix: bytes, ends: tuple[bytes, ...]) -> tuple[int, bytes, bytes, bytes, bytes, list[bytes], list[int]]:
+def list_folder(folder: bytes, prefix: bytes, ends: tuple[bytes, ...], device: int) -> tuple[int, bytes, bytes, bytes, bytes, list[bytes], list[int]]:
     """
     Lists the files of a folder whose names end with one of `ends`, and its folders.
 
     ends: in small letters; none: all files. Files are regular ones and symbolic links to
-    such. Returns the folder's inode number; the paths of the files, each behind the prefix;
-    and, as numbers of 64 bits, where each path begins and the last one ends, sizes in bytes,
-    and inode numbers (0 for a link); the names of folders, each with a slash; and how many
-    files come before each folder. Both are sorted by their bytes. Raises OSError.
+    such. device: that of a mount which tells sizes together with names; 0: none.
+
+    Returns the folder's inode number; the paths of the files, each behind the prefix; and,
+    as numbers of 64 bits, where each path begins and the last one ends, sizes in bytes, and
+    inode numbers (0 for a link); the names of folders, each with a slash; and how many files
+    come before each folder. Both are sorted by their bytes. Raises OSError.
     """
 
 class Pool:

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -79,7 +80,9 @@ bool has_end(std::string_view name, std::string_view end) noexcept {
 // One pass over a folder.
 class Pass {
  public:
-  Pass(int folder, std::span<const std::string_view> ends) : folder_(folder), ends_(ends) {}
+  // is_told: the kernel has got sizes with the names.
+  Pass(int folder, std::span<const std::string_view> ends, bool is_told)
+      : folder_(folder), ends_(ends), file_flags_(is_told ? AT_STATX_DONT_SYNC : 0) {}
 
   // Notes all entries. Returns 0 or an errno.
   int run() {
@@ -137,7 +140,8 @@ class Pass {
   int note_file(std::string_view name, bool is_link) {
     if (!is_wanted(name)) return 0;
     struct statx seen {};
-    const int error = look(folder_, name.data(), is_link ? 0 : AT_SYMLINK_NOFOLLOW, seen);
+    const int flags = is_link ? 0 : AT_SYMLINK_NOFOLLOW | file_flags_;
+    const int error = look(folder_, name.data(), flags, seen);
     const bool leads_nowhere = is_link && (error == ELOOP || error == ENOTDIR);
     if (error != 0) return error == ENOENT || leads_nowhere ? 0 : error;
     if (!S_ISREG(seen.stx_mode)) return 0;
@@ -160,6 +164,7 @@ class Pass {
 
   int folder_;
   std::span<const std::string_view> ends_;
+  int file_flags_;
   std::string names_;
   std::vector<File> files_;
   std::vector<std::string> folders_;
@@ -192,17 +197,18 @@ void Pass::pack(std::string_view prefix, Listing& listing) {
 
 }  // namespace
 
-int list_folder(const char* folder, std::string_view prefix, std::span<const std::string_view> ends,
-                Listing& listing) {
+int list_folder(const char* folder, const Wish& wish, Listing& listing) {
   const Descriptor opened(open_folder(folder));
   if (opened.get() < 0) return errno;
   struct statx seen {};
   int error = look(opened.get(), "", AT_EMPTY_PATH, seen);
   if (error != 0) return error;
   listing.inode = seen.stx_ino;
-  Pass pass(opened.get(), ends);
+  const bool is_told =
+      wish.device != 0 && wish.device == makedev(seen.stx_dev_major, seen.stx_dev_minor);
+  Pass pass(opened.get(), wish.ends, is_told);
   error = pass.run();
-  if (error == 0) pass.pack(prefix, listing);
+  if (error == 0) pass.pack(wish.prefix, listing);
   return error;
 }
 

@@ -22,11 +22,19 @@ struct Listing {
   std::vector<std::uint64_t> places;   // of each folder: how many files come before it
 };
 
+struct Wish {
+  std::string_view prefix;  // stands before each name in `paths`
+  // Files are wanted whose names end with one of these, in small letters (ASCII capitals of names
+  // are equal to them); all if there are none.
+  std::span<const std::string_view> ends;
+  // The device of a mount that tells sizes together with names: what it told is believed, and no
+  // file is asked for again. 0: none.
+  std::uint64_t device = 0;
+};
+
 // Lists the folder of that name into an empty listing. Files are regular ones, and symbolic links
-// to such, whose names end with one of `ends` (in small letters; ASCII capitals of names are equal
-// to them), or all if there are none. prefix: stands before each name in `paths`. Files that vanish
-// meanwhile and links that lead nowhere are left out. Returns 0 or an errno.
-int list_folder(const char* folder, std::string_view prefix, std::span<const std::string_view> ends,
-                Listing& listing);
+// to such. Files that vanish meanwhile and links that lead nowhere are left out. Returns 0 or an
+// errno.
+int list_folder(const char* folder, const Wish& wish, Listing& listing);
 
 }  // namespace braidfs::reader

@@ -134,7 +134,8 @@ std::string_view view_of(const nb::bytes& given) { return {given.c_str(), given.
   throw nb::python_error();
 }
 
-nb::tuple list_folder(const nb::bytes& folder, const nb::bytes& prefix, const nb::tuple& ends) {
+nb::tuple list_folder(const nb::bytes& folder, const nb::bytes& prefix, const nb::tuple& ends,
+                      std::uint64_t device) {
   if (view_of(folder).find('\0') != std::string_view::npos) {
     throw std::invalid_argument("a path with a NUL in it");
   }
@@ -149,7 +150,7 @@ nb::tuple list_folder(const nb::bytes& folder, const nb::bytes& prefix, const nb
   int error = 0;
   {
     const nb::gil_scoped_release released;
-    error = braidfs::reader::list_folder(folder.c_str(), view_of(prefix), views, listing);
+    error = braidfs::reader::list_folder(folder.c_str(), {view_of(prefix), views, device}, listing);
   }
   if (error != 0) raise_os_error(error, folder);
   nb::list folders;
@@ -169,14 +170,16 @@ NB_MODULE(_braidfs_reader, module) {
       "Threads that read batches of whole files, and listings of folders, for braidfs.data.";
   module.def(
       "list_folder", &list_folder, nb::arg("folder"), nb::arg("prefix"), nb::arg("ends"),
-      nb::sig("def list_folder(folder: bytes, prefix: bytes, ends: tuple[bytes, ...])"
+      nb::arg("device"),
+      nb::sig("def list_folder(folder: bytes, prefix: bytes, ends: tuple[bytes, ...], device: int)"
               " -> tuple[int, bytes, bytes, bytes, bytes, list[bytes], list[int]]"),
       "Lists the files of a folder whose names end with one of `ends`, and its folders.\n\n"
       "ends: in small letters; none: all files. Files are regular ones and symbolic links to\n"
-      "such. Returns the folder's inode number; the paths of the files, each behind the prefix;\n"
-      "and, as numbers of 64 bits, where each path begins and the last one ends, sizes in bytes,\n"
-      "and inode numbers (0 for a link); the names of folders, each with a slash; and how many\n"
-      "files come before each folder. Both are sorted by their bytes. Raises OSError.");
+      "such. device: that of a mount which tells sizes together with names; 0: none.\n\n"
+      "Returns the folder's inode number; the paths of the files, each behind the prefix; and,\n"
+      "as numbers of 64 bits, where each path begins and the last one ends, sizes in bytes, and\n"
+      "inode numbers (0 for a link); the names of folders, each with a slash; and how many files\n"
+      "come before each folder. Both are sorted by their bytes. Raises OSError.");
   nb::class_<Pool>(module, "Pool",
                    "Threads of this process, which are started when they are first needed.")
       .def(nb::init<>())

@@ -29,7 +29,7 @@ def make_lister(kind: str) -> Lister:
     if kind == "python":
         return python_lister
     list_folder = importlib.import_module("_braidfs_reader").list_folder
-    return lambda folder, prefix, ends: Folder(*list_folder(folder, prefix, ends))
+    return lambda folder, prefix, wish: Folder(*list_folder(folder, prefix, *wish))
 
 
 @pytest.fixture(params=KINDS)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from braidfs.data import DamagedIndexError, Index, scan
 from braidfs.data.__main__ import main
-from braidfs.data.listing import Folder, Lister
+from braidfs.data.listing import Folder, Lister, Wish
 
 from .data_sets import KINDS, make_lister, make_tree
 
@@ -169,15 +169,17 @@ def test_folders_that_cannot_be_listed(tmp_path: Path, lister: Lister) -> None:
         Index.scan(f"{tmp_path}\0")
     make_tree(tmp_path, 12)
 
-    def refused(error: OSError) -> Lister:
-        def list_folder(folder: bytes, prefix: bytes, ends: tuple[bytes, ...]) -> Folder:
+    def refused(error: Exception) -> Lister:
+        def list_folder(folder: bytes, prefix: bytes, wish: Wish) -> Folder:
             if folder.endswith(b"/deep/"):
                 raise error
-            return lister(folder, prefix, ends)
+            return lister(folder, prefix, wish)
 
         return list_folder
 
     with scanned_by(refused(PermissionError(13, "refused"))), pytest.raises(PermissionError):
+        Index.scan(tmp_path)
+    with scanned_by(refused(MemoryError())), pytest.raises(MemoryError):
         Index.scan(tmp_path)
     with scanned_by(refused(FileNotFoundError(2, "it was just removed"))):
         assert all(b"deep" not in name for name in names(Index.scan(tmp_path)))
@@ -187,10 +189,10 @@ def test_an_interrupted_scan_leaves_no_threads(tmp_path: Path, lister: Lister) -
     make_tree(tmp_path, 12)
     before = threading.active_count()
 
-    def list_folder(folder: bytes, prefix: bytes, ends: tuple[bytes, ...]) -> Folder:
+    def list_folder(folder: bytes, prefix: bytes, wish: Wish) -> Folder:
         if folder.endswith(b"/a/"):
             os.kill(os.getpid(), signal.SIGINT)
-        return lister(folder, prefix, ends)
+        return lister(folder, prefix, wish)
 
     with scanned_by(list_folder), pytest.raises(KeyboardInterrupt):
         Index.scan(tmp_path, threads=7)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from braidfs.data.listing import Folder, Lister, new_lister, python_lister
+from braidfs.data.listing import Folder, Lister, Wish, new_lister, python_lister, telling_device
 
 from .data_sets import KINDS, make_lister
 
@@ -51,7 +51,7 @@ def make(path: bytes, what: str, size: int) -> None:
 
 
 def test_the_native_one_is_used_where_it_is_there() -> None:
-    found = new_lister()(b"/", b"", ())
+    found = new_lister()(b"/", b"", Wish())
     assert new_lister() is not python_lister and isinstance(found, Folder)
 
 
@@ -67,7 +67,7 @@ def test_both_say_the_same(
     folder = os.fsencode(tmp_path_factory.mktemp("folder"))
     for name, (what, size) in entries.items():
         make(folder + b"/" + name, what, size)
-    native, python = (make_lister(kind)(folder, prefix, ends) for kind in KINDS)
+    native, python = (make_lister(kind)(folder, prefix, Wish(ends)) for kind in KINDS)
     assert native == python
     wanted = sorted(
         name
@@ -92,7 +92,7 @@ def test_links_that_lead_nowhere_are_left_out(lister: Lister, tmp_path: Path) ->
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "through a file").symlink_to("file/below")
     (tmp_path / "right").symlink_to("file")
-    found = lister(os.fsencode(tmp_path), b"", ())
+    found = lister(os.fsencode(tmp_path), b"", Wish())
     assert files_of(found) == [b"file", b"right"] and numbers(found.sizes) == [4, 4]
 
 
@@ -101,30 +101,32 @@ def test_a_folder_larger_than_a_buffer(lister: Lister, tmp_path: Path) -> None:
     names = [f"{number:04}{'x' * 200}" for number in range(3000)]
     for name in names:
         (tmp_path / name).touch()
-    assert files_of(lister(os.fsencode(tmp_path), b"", ())) == [os.fsencode(one) for one in names]
+    assert files_of(lister(os.fsencode(tmp_path), b"", Wish())) == [
+        os.fsencode(one) for one in names
+    ]
 
 
 def test_no_descriptor_is_left(lister: Lister, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     before = sorted(os.listdir("/proc/self/fd"))
     for _ in range(50):
-        lister(os.fsencode(tmp_path), b"", ())
+        lister(os.fsencode(tmp_path), b"", Wish())
         for name in (b"/file", b"/missing"):
             with pytest.raises(OSError, match=os.fsdecode(name)):
-                lister(os.fsencode(tmp_path) + name, b"", ())
+                lister(os.fsencode(tmp_path) + name, b"", Wish())
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_errors(lister: Lister, tmp_path: Path) -> None:
     place = os.fsencode(tmp_path)
     with pytest.raises(FileNotFoundError):
-        lister(place + b"/\xff", b"", ())
+        lister(place + b"/\xff", b"", Wish())
     with pytest.raises(OSError, match="too long"):
-        lister(place + b"/x" * 3000, b"", ())
+        lister(place + b"/x" * 3000, b"", Wish())
     with pytest.raises(ValueError, match=r"NUL|null"):
-        lister(place + b"\0", b"", ())
+        lister(place + b"\0", b"", Wish())
     with pytest.raises(NotADirectoryError):
-        lister(place + b"/../../../../../dev/null", b"", ())
+        lister(place + b"/../../../../../dev/null", b"", Wish())
 
 
 @contextmanager
@@ -158,7 +160,7 @@ def test_what_vanishes_is_left_out(lister: Lister, tmp_path: Path) -> None:
         (tmp_path / os.fsdecode(name)).touch()
     with changing(tmp_path):
         for _ in range(200):
-            found = files_of(lister(os.fsencode(tmp_path), b"", ()))
+            found = files_of(lister(os.fsencode(tmp_path), b"", Wish()))
             assert [name for name in found if name.startswith(b"stable")] == stable
             assert found == sorted(found)
 
@@ -169,7 +171,7 @@ def test_a_folder_that_was_removed_is_empty_or_missing(lister: Lister, tmp_path:
     before = os.open(folder, os.O_RDONLY)
     folder.rmdir()
     try:
-        found = lister(b"/proc/self/fd/%d" % before, b"", ())
+        found = lister(b"/proc/self/fd/%d" % before, b"", Wish())
         assert (found.paths, found.folders) == (b"", [])
     except FileNotFoundError:
         pass
@@ -181,4 +183,25 @@ def test_a_folder_that_was_removed_is_empty_or_missing(lister: Lister, tmp_path:
 def test_wrong_ends_are_an_error(ends: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TypeError):
-        make_lister("native")(os.fsencode(tmp_path), b"", ends)
+        make_lister("native")(os.fsencode(tmp_path), b"", Wish(ends))
+
+
+def test_only_a_braidfs_tells_sizes_with_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = os.fsencode(tmp_path)
+    assert telling_device(root) == 0 and telling_device(root + b"/missing") == 0
+    device = tmp_path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    told = {
+        f"36 35 {number} / /mnt rw,noatime master:1 shared:7 - fuse.braidfs host:/ rw": device,
+        f"36 35 {number} / /mnt rw - fuse.braidfs host:/ rw": device,
+        f"36 35 {number} / /mnt rw - fuse.other host:/ rw": 0,
+        f"36 35 {number}1 / /mnt rw - fuse.braidfs host:/ rw": 0,
+        f"36 35 {number} / /mnt rw - ": 0,
+        "": 0,
+    }
+    for line, expected in told.items():
+        monkeypatch.setattr(Path, "read_bytes", lambda _, line=line: f"x\n{line}\n".encode())
+        assert telling_device(root) == expected
+    assert make_lister("native")(root, b"", Wish((), device)) == python_lister(root, b"", Wish())

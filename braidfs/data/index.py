@@ -82,8 +82,9 @@ class Index:
 
         suffixes: ends of the names that are wanted, in any case; none: all. threads: how many
         folders are listed at a time. Symbolic links to files are files; those to folders are not
-        followed. Files that vanish meanwhile are left out. Raises OSError if a folder cannot be
-        listed."""
+        followed. Files that vanish meanwhile are left out. Of a file that another node is writing
+        at that moment, the size may be that of a moment before. Raises OSError if a folder cannot
+        be listed."""
         top = _absolute(root)
         return cls(_image_of(scan(top, tuple(suffixes), threads), top))
 

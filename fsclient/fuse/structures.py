@@ -179,7 +179,7 @@ def _parts(time_ns: int) -> tuple[int, int]:
 
 
 def _time(kept_ns: int) -> tuple[int, int]:
-    return _parts(true_time(kept_ns))
+    return divmod(true_time(kept_ns), _SECOND)
 
 
 def _attr(attributes: Attributes, ino: int) -> bytes:

@@ -244,6 +244,8 @@ class Leases:
         new = wanted & ~have
         if not new or recalled or not holder.is_cached or (is_covered and is_look):
             return have & ~recalled & LEASE_ALL
+        if is_look and not (held or new & LEASE_ENTRIES or self._has_room_ahead(holder)):
+            return 0  # of a large listing that is the answer for most files
         new = self._free(session, ino, new, claim) if self._is_contested(session, ino) else new
         if self._contended.is_contended(ino, now_s):
             new = 0

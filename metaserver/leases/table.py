@@ -230,15 +230,14 @@ class Leases:
         lease that is granted again is the youngest again. A file that is held by its directory and
         only looked at stays held so, and needs no lease of its own. A mere look at attributes
         pushes out no other lease: else a walk through a large tree would recall everything."""
-        holder = self._holders.get(session)
-        if holder is None:
+        if (holder := self._holders.get(session)) is None:
             return 0
         is_covered = self.children.covers(session, ino)
         if is_covered and not is_look:
             self.single(ino)
-        held = holder.leases.get(ino)
-        have = held.flags if held else 0
-        if held:
+        have = 0
+        if held := holder.leases.get(ino):
+            have = held.flags
             holder.leases.move_to_end(ino)
         recalled = holder.recalled_flags(ino) if holder.recalls else 0
         new = wanted & ~have
@@ -278,8 +277,8 @@ class Leases:
     def _has_room(self, holder: Holder, flags: int, *, is_passing: bool = False) -> bool:
         if is_passing:
             return self._has_room_ahead(holder)
-        shared_max = self.leases_max + _OVERDRAFT
-        above = _WRITTEN_MAX if flags & LEASE_DATA_EXCLUSIVE else shared_max
+        is_written = flags & LEASE_DATA_EXCLUSIVE
+        above = _WRITTEN_MAX if is_written else self.leases_max + _OVERDRAFT
         return len(holder.leases) < self.leases_max + above
 
     def would_grant(self, session: SessionId, ino: Ino, wanted: int, now_s: float) -> bool:
@@ -297,9 +296,8 @@ class Leases:
     def room_ahead(self, session: SessionId) -> int:
         """How many more files may be granted by a directory without a recall of any lease."""
         holder = self._holders.get(session)
-        if holder is None:
-            return 0
-        return self.children.room if self._has_room_ahead(holder) else 0
+        has_room = holder is not None and self._has_room_ahead(holder)
+        return self.children.room if has_room else 0
 
     def _has_room_ahead(self, holder: Holder) -> bool:
         return len(holder.leases) < int(self.leases_max * _AHEAD_SHARE)

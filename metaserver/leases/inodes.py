@@ -56,8 +56,8 @@ class InodeHolders:
         return []
 
     def has_others(self, session: SessionId, ino: Ino) -> bool:
-        holders = self._held.get(ino, _NOBODY)
-        return len(holders) > 1 or any(held.session != session for held in holders)
+        holders = self._held.get(ino)
+        return holders is not None and (len(holders) > 1 or holders[0].session != session)
 
     def is_held(self, ino: Ino, flags: int) -> bool:
         """Whether some session holds one of these exclusive bits on the inode."""

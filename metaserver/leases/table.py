@@ -60,7 +60,7 @@ class Leases:
         """The table reads of each session when it was last heard (`renewed_s`), and its newest
         request (`heard`)."""
         self.duration_s = duration_s
-        self.leases_max = leases_max
+        self.leases_max, self._ahead_max = leases_max, int(leases_max * _AHEAD_SHARE)
         self._sessions = sessions
         self._holders: dict[SessionId, Holder] = {}
         self._inodes = InodeHolders()
@@ -300,7 +300,7 @@ class Leases:
         return self.children.room if has_room else 0
 
     def _has_room_ahead(self, holder: Holder) -> bool:
-        return len(holder.leases) < int(self.leases_max * _AHEAD_SHARE)
+        return len(holder.leases) < self._ahead_max
 
     def born(self, session: SessionId, ino: Ino, flags: int, request_id: int, now_s: float) -> None:
         """The session made this inode by itself, and holds these leases on it since then. They may

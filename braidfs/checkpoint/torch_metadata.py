@@ -12,6 +12,7 @@ import pickle
 import struct
 from collections import OrderedDict
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -44,7 +45,23 @@ _RECORDS = {
     "torch.serialization": ("_get_layout",),
     "torch": ("Size",),
 }
+
+
+def _member_of(kind: object, name: object) -> Enum:
+    """What getattr is for in files of some versions of Python 3.11, as that of Debian 12: a member
+    of an enumeration."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum) and isinstance(name, str)):
+        raise pickle.UnpicklingError(
+            f"it takes {name!r} of {kind!r}, which is no enumeration of a record of DCP"
+        )
+    try:
+        return kind[name]
+    except KeyError:
+        raise pickle.UnpicklingError(f"it names {name!r}, which {kind!r} lacks") from None
+
+
 _OTHERS: dict[tuple[str, str], Any] = {
+    ("builtins", "getattr"): _member_of,
     ("collections", "OrderedDict"): OrderedDict,
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,

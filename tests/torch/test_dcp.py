@@ -1,6 +1,8 @@
 """Writer and Reader in one process, beside FileSystemWriter, FileSystemReader and torch's tools."""
 
+import copyreg
 import inspect
+import io
 import os
 import pickle
 import re
@@ -247,6 +249,30 @@ def test_metadata_run_no_code(tmp_path: Path, saved: dict[str, Any]) -> None:
     with pytest.raises(CheckpointException, match=r"posix\.mkdir, which is no record of DCP"):
         _loaded(tmp_path, saved)
     assert not (tmp_path / "ran").exists()
+
+
+def test_members_of_enumerations_as_any_python_writes_them(
+    tmp_path: Path, saved: dict[str, Any]
+) -> None:
+    """Some versions of 3.11 write getattr(kind, "NAME"), others kind(value)."""
+    path = tmp_path / ".metadata"
+    found = pickle.loads(path.read_bytes())
+    kind = type(next(iter(found.state_dict_metadata.values())).properties.memory_format)
+    for reduced in (lambda one: (getattr, (kind, one.name)), lambda one: (kind, (one.value,))):
+        path.write_bytes(_pickled(found, kind, reduced))
+        _loaded(tmp_path, saved)
+    for reduced in (lambda one: (getattr, (kind, "NONE")), lambda one: (getattr, (set, "pop"))):
+        path.write_bytes(_pickled(found, kind, reduced))
+        with pytest.raises(CheckpointException, match=re.escape(f"{path} is damaged")):
+            _loaded(tmp_path, saved)
+
+
+def _pickled(found: Any, kind: type, reduced: Callable[[Any], Any]) -> bytes:
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file)
+    pickler.dispatch_table = {**copyreg.dispatch_table, kind: reduced}
+    pickler.dump(found)
+    return file.getvalue()
 
 
 @pytest.mark.filterwarnings("ignore")

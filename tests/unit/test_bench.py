@@ -5,11 +5,14 @@ how it counts the CPU time and the system calls of several processes together.
 import os
 import threading
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.bench import hand_over
+from tests.bench.data import suite
 from tests.bench.data.amounts import FULL, QUICK, TINY, Amounts
 from tests.bench.data.bars import Bar, Row, Than, judge
 from tests.bench.data.cost import Serving, spending
@@ -78,12 +81,19 @@ def test_systems_measured_beside_more_other_work_are_told() -> None:
     assert [text.split()[0] for text in found["failures"]] == ["moose"]
 
 
-def test_cases_are_chosen_by_their_letters() -> None:
+def test_cases_are_chosen_by_their_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {key: partial(replace, CASES[0], key=key) for key in "tuk"}
+    monkeypatch.setattr(suite, "TORCH_CASES", made)
+    for words, keys in (("k", "k"), ("c,k,u", "cuk"), ("c", "ctuk"), ("", "abcdefhituk")):
+        found = [case.key for case in chosen(words, with_torch=True)]
+        assert sorted(found) == sorted(keys)
     assert [case.key for case in chosen("c,a")] == ["a", "c"]
     assert chosen("") == list(CASES)
     assert [case.key for case in chosen("g")] == ["a", "b", "c", "d"]
     with pytest.raises(StepError, match="no case x"):
         chosen("x")
+    with pytest.raises(StepError, match="case k: only with --torch"):
+        chosen("a,k")
 
 
 def test_what_processes_spend_is_counted() -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,11 @@ CASES = (
     shared.SHARED,
     offload.OFFLOAD,
 )
+TORCH_CASES: dict[str, Callable[[], Case]] = {
+    "t": training.training,
+    "u": data_sets.data_sets,
+    "k": torch_checkpoints.torch_checkpoints,
+}  # each installs PyTorch first
 COST = "g"  # it is measured during the other cases
 COST_OF = "abcd"
 BUSY_MAX = 0.3
@@ -91,13 +96,25 @@ class Measured:
         ]
 
 
-def chosen(words: str) -> list[Case]:
-    """The cases of "a,c,…"; all of them for ""."""
-    known = {case.key: case for case in CASES}
+def chosen(words: str, *, with_torch: bool = False) -> list[Case]:
+    """The cases of "a,c,…"; all of them for "". With torch those of TORCH_CASES, too: the named
+    ones, or all if none of them is named."""
     keys = {word.strip() for word in words.split(",") if word.strip()}
+    named = keys & set(TORCH_CASES)
+    if named and not with_torch:
+        raise StepError(f"case {', '.join(sorted(named))}: only with --torch")
+    wanted = [key for key in TORCH_CASES if with_torch and (key in named or not named)]
+    own = [] if keys and keys == named else _own(keys - named)
+    return own + [TORCH_CASES[key]() for key in wanted]
+
+
+def _own(keys: set[str]) -> list[Case]:
+    """Those that need no package but this one's; all of them for no keys."""
+    known = {case.key: case for case in CASES}
     unknown = keys - set(known) - {COST}
     if unknown:
-        raise StepError(f"no case {', '.join(sorted(unknown))}: there are a to i")
+        there = f"there are a to i, and {', '.join(TORCH_CASES)} with --torch"
+        raise StepError(f"no case {', '.join(sorted(unknown))}: {there}")
     if COST in keys:
         keys |= set(COST_OF)
     return [case for key, case in known.items() if not keys or key in keys]
@@ -168,10 +185,7 @@ class Wishes:
 
 def data(wishes: Wishes) -> bool:
     """True when every bar that could be judged was met."""
-    cases = chosen(wishes.cases)
-    if wishes.torch:
-        cases += [training.training(), data_sets.data_sets()]
-        cases.append(torch_checkpoints.torch_checkpoints())
+    cases = chosen(wishes.cases, with_torch=wishes.torch)
     if wishes.mpi:
         cases.append(mpi.shared_by_mpi())
     amounts = QUICK if wishes.quick else FULL

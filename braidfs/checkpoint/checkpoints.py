@@ -79,8 +79,9 @@ class Checkpoints:
         """Begins to write one part of a step; each rank has its own, from 0 to `parts` - 1.
 
         attempt: a word (letters, digits, '_', '+', '-') that is the same for all ranks of one try
-        and no other; None: that of torchrun or Slurm. node_parts: (number of this rank on its node
-        from 0, ranks on this node) has the node leave one mark, which is faster with many ranks.
+        and no other; None: that of torchrun or Slurm, and without these a new one for each call if
+        there is one part. node_parts: (number of this rank on its node from 0, ranks on this node)
+        has the node leave one mark, which is faster with many ranks.
         Raises StepExists if the step is visible, AttemptUsedError if this part was written before,
         ValueError for arguments that cannot be, and OSError.
         """
@@ -88,6 +89,8 @@ class Checkpoints:
             raise ValueError(f"part {part} is none of the {parts} parts, which are numbered from 0")
         if node_parts is not None and not 0 <= node_parts[0] < node_parts[1] <= parts:
             raise ValueError("node_parts is the number of this rank on its node, and their count")
+        if attempt is None:
+            attempt = names.default_attempt(alone=self._calls.unique() if parts == 1 else None)
         tried = self._attempt(step, attempt, parts)
         tried.prepare()
         tried.claim(part)

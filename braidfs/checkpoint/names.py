@@ -106,10 +106,13 @@ def checked_file(name: str) -> str:
     return name
 
 
-def default_attempt(environment: Mapping[str, str] | None = None) -> str:
+def default_attempt(
+    environment: Mapping[str, str] | None = None, *, alone: str | None = None
+) -> str:
     """The attempt of this process: that of torchrun, or of Slurm, with the count of restarts.
 
-    Raises ValueError where neither has set its variables.
+    Where neither has set its variables: `alone`, the word of a process that need not agree with
+    others. Raises ValueError where that is None.
     """
     known = os.environ if environment is None else environment
     for job, restarts in (
@@ -119,6 +122,8 @@ def default_attempt(environment: Mapping[str, str] | None = None) -> str:
         if known.get(job):
             word = re.sub(r"[^A-Za-z0-9_-]", "_", known[job])[-48:]
             return f"{word}-{known.get(restarts) or '0'}"
+    if alone is not None:
+        return alone
     raise ValueError(
         "give attempt, a word that is the same for all ranks of one try, and another for the next: "
         "neither TORCHELASTIC_RUN_ID nor SLURM_JOB_ID is set"

@@ -222,5 +222,21 @@ def test_the_attempt_is_that_of_the_launcher() -> None:
     torchrun = {"TORCHELASTIC_RUN_ID": "run/7", "TORCHELASTIC_RESTART_COUNT": "2"}
     assert default_attempt({**torchrun, "SLURM_JOB_ID": "9"}) == "run_7-2"
     assert default_attempt({"SLURM_JOB_ID": "9"}) == "9-0"
+    assert default_attempt({"SLURM_JOB_ID": "9"}, alone="word") == "9-0"
     with pytest.raises(ValueError, match="give attempt"):
         default_attempt({})
+
+
+def test_one_part_needs_no_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that was killed in the middle of a step writes it again, as another attempt."""
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(ValueError, match="give attempt"):
+        checkpoints.begin(7, 0, 2)
+    checkpoints.begin(7).file("model.pt").close()
+    with checkpoints.begin(7) as again, again.file("model.pt") as file:
+        file.write(b"whole")
+    assert again.wait(1) == checkpoints.latest()
+    with pytest.raises(StepExists):
+        checkpoints.begin(7)

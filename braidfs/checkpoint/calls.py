@@ -16,7 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
+from .errors import LockTimeout
+
 SYNCS_AT_A_TIME = 8
+_PAUSE_FIRST = 0.0002  # seconds between looks at a lock, which is mostly held for less than a ms
+_PAUSE_LAST = 0.02
 
 _T = TypeVar("_T")
 
@@ -154,7 +158,12 @@ class _Flock:
         return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
 
     def close(self) -> None:
-        os.close(self._file)
+        """Gives the lock up, also where a process that was forked meanwhile, as the workers of a
+        DataLoader are, has the file open as well."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        finally:
+            os.close(self._file)
 
 
 def take_lock(path: Path, *, exclusive: bool, make: bool = False) -> Lock | None:
@@ -170,6 +179,21 @@ def take_lock(path: Path, *, exclusive: bool, make: bool = False) -> Lock | None
         os.close(file)
         raise
     return _Flock(file)
+
+
+def wait_for_lock(path: Path, end: float) -> Lock:
+    """Locks a file of this node exclusively; it is made if it is missing.
+
+    end: until when to wait, as time.monotonic() counts. Raises LockTimeout, and OSError.
+    """
+    began, pause = time.monotonic(), _PAUSE_FIRST
+    while (lock := take_lock(path, exclusive=True, make=True)) is None:
+        now = time.monotonic()
+        if now >= end:
+            raise LockTimeout(path, now - began)
+        time.sleep(min(pause, end - now))
+        pause = min(2 * pause, _PAUSE_LAST)
+    return lock
 
 
 def _fsync(file: int, path: Path) -> None:

@@ -4,12 +4,14 @@ An OSError of the disk (ENOSPC, EDQUOT, EIO…) is none of these: it passes thro
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 __all__ = [
     "AttemptUsedError",
     "CheckpointError",
     "CommitTimeout",
     "DrainFailed",
+    "LockTimeout",
     "NotWhole",
     "PartFailed",
     "StagingFull",
@@ -106,6 +108,23 @@ class StagingFull(CheckpointError):  # noqa: N818
 
     def __str__(self) -> str:
         return f"steps {', '.join(map(str, self.staged))} are in memory, and not yet durable"
+
+
+class LockTimeout(CheckpointError):  # noqa: N818
+    """Another process of this node held a lock for longer than this one could wait.
+
+    path: of the locked file. seconds: how long this process has waited.
+    """
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        super().__init__(path, seconds)
+        self.path, self.seconds = path, seconds
+
+    def __str__(self) -> str:
+        return (
+            f"another process of this node has held {self.path} for {self.seconds:.0f} s: "
+            "it hangs, or was stopped"
+        )
 
 
 class DrainFailed(CheckpointError):  # noqa: N818

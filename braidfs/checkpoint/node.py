@@ -5,18 +5,18 @@ for each node is faster than one for each rank (measured: 87 ms for 8 ranks on t
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 
+from .calls import wait_for_lock
 from .errors import CheckpointError
 from .manifest import File, decode_mark, encode_mark
 
+LOCK_SECONDS_MAX = 60.0  # a rank holds the lock for a moment
 NodeKey = tuple[Path, int, int]
 
 
@@ -41,6 +41,8 @@ def gather_on_node(
     """Adds a part to those of its node; the last one gets all parts and files, the others None.
 
     key: the hidden directory, the number of this rank on its node from 0, and how many there are.
+    Raises LockTimeout if another rank holds up this one for LOCK_SECONDS_MAX, CheckpointError if
+    two of them gave the same part, and OSError.
     """
     hidden, number, count = key
     place = node_folder() / hashlib.blake2b(str(hidden).encode(), digest_size=16).hexdigest()
@@ -48,7 +50,7 @@ def gather_on_node(
     fresh = place / f".{number}.{os.getpid()}"
     fresh.write_bytes(encode_mark([part], files))
     records = [place / f"{one}.json" for one in range(count)]
-    with _locked(place / "lock"):
+    with contextlib.closing(wait_for_lock(place / "lock", time.monotonic() + LOCK_SECONDS_MAX)):
         fresh.rename(records[number])
         if not all(one.exists() for one in records):
             return None, []
@@ -60,13 +62,3 @@ def gather_on_node(
     if len(parts) != count:
         raise CheckpointError(f"the ranks of this node gave the parts {parts}, not {count} of them")
     return parts, [file for one in read if one for file in one[1]]
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)

@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import names
-from .calls import Calls, Lock, take_lock
+from .calls import Calls, Lock, take_lock, wait_for_lock
 from .commit import Attempt, Step, step_of
 from .errors import CommitTimeout, DrainFailed, StagingFull, StepExists, StepLost
 from .manifest import File, Manifest, decode_mark
@@ -41,8 +41,10 @@ DRAINED = ".drained"
 FAILURE = f"{names.PARTS}/failure"
 BUSY = f"{names.PARTS}/busy"
 COUNT = f"{names.PARTS}/count"
+BEGIN_LOCK = "begin.lock"
 DRAIN_LOCK = "drain.lock"
 DRAIN_SETTINGS = "drain.json"
+LOCK_SECONDS_LEAST = 5.0  # others hold the lock for a moment, also when no time for room is left
 _POLL = 0.05
 _log = logging.getLogger(__name__)
 
@@ -71,12 +73,16 @@ class Staging:
     def begin(
         self, durable: Attempt, part: int, timeout: float, *, is_summed: bool = False
     ) -> "StagedPart":
-        """A part that is written into memory. Waits for room; raises StagingFull, DrainFailed."""
+        """A part that is written into memory. Waits for room up to `timeout` seconds.
+
+        Raises StagingFull, LockTimeout, DrainFailed, StepExists, AttemptUsedError and OSError.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         end = time.monotonic() + timeout
         is_said = False
         while True:
-            with self._one_at_a_time(end):
+            lock_end = max(end, time.monotonic() + LOCK_SECONDS_LEAST)
+            with contextlib.closing(wait_for_lock(self.folder / BEGIN_LOCK, lock_end)):
                 self._tell_failures()
                 self._forget_others(durable)
                 there = self.attempts()
@@ -254,17 +260,6 @@ class Staging:
         if lock is None:
             raise StepExists(durable.step)  # it is being removed from memory: it was committed
         return StagedPart(self, (local, durable), part, lock, is_summed=is_summed)
-
-    @contextlib.contextmanager
-    def _one_at_a_time(self, end: float) -> Iterator[None]:
-        while (lock := take_lock(self.folder / "begin.lock", exclusive=True, make=True)) is None:
-            if time.monotonic() >= end:  # another rank does not go on
-                raise StagingFull([one.step for one in self.attempts()])
-            time.sleep(0.005)
-        try:
-            yield
-        finally:
-            lock.close()
 
 
 class _InMemory(Attempt):

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from braidfs.checkpoint import Checkpoints, DrainFailed, PartFailed, StagingFull, StepLost
+from braidfs.checkpoint import (
+    Checkpoints,
+    DrainFailed,
+    LockTimeout,
+    PartFailed,
+    StagingFull,
+    StepLost,
+    staging,
+)
 from braidfs.checkpoint.calls import take_lock
 from braidfs.checkpoint.drain import Drain, run
 from braidfs.checkpoint.staging import Staging
@@ -93,6 +101,18 @@ def test_memory_is_bounded(staged: Checkpoints) -> None:
     assert caught.value.staged == (1, 2)
     Drain(folder_of(staged)).look()
     write(staged, 3)
+
+
+def test_a_rank_that_hangs_is_not_full_memory(
+    staged: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "LOCK_SECONDS_LEAST", 0.1)
+    held = take_lock(folder_of(staged) / staging.BEGIN_LOCK, exclusive=True, make=True)
+    assert held is not None
+    with pytest.raises(LockTimeout, match=r"begin\.lock for 0 s"):
+        write(staged, 1)
+    held.close()
+    write(staged, 1)
 
 
 def test_an_error_of_the_drain_is_told_once(staged: Checkpoints) -> None:

@@ -6,14 +6,15 @@ of a node read theirs into a file in memory, which the others of the node open b
 with its last user, however that ends, and needs no room in /dev/shm. Owners of a job broadcast
 theirs, one after another, in the order of the plan.
 
-Who cannot get a piece from its owner reads it from the checkpoint, so an owner that dies or has no
-memory costs time only. In a broadcast everybody takes part to the end, also after a failure.
+Who cannot get a piece from its owner reads it from the checkpoint, so an owner that dies, hangs or
+has no memory costs time only. In a broadcast everybody takes part to the end, also after a failure.
 """
 
 import fcntl
 import mmap
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,9 @@ JOB_PIECE = 64 << 20
 _READY, _FAILED = b"\1", b"\2"
 _MEMORY_SHARE = 0.5  # of what is available, for the pieces of a node
 _PAUSE_S = 0.001
+STALL_S = 60.0  # an owner that has made no other piece in so long is not waited for
+_OWN_GROUP = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
 _Key = tuple[str, int]  # file, number of the piece in it
 
 
@@ -69,7 +73,8 @@ class Shared:
 
 
 def own_offer(own: "Own") -> Offer:
-    """Ranks with the same node can open each other's files in memory."""
+    """What this rank tells of itself; ranks with the same node can open each other's files in
+    memory. Raises OSError where /proc cannot be read."""
     namespace = Path("/proc/self/ns/pid").readlink()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     room = int(_available() * _MEMORY_SHARE)
@@ -82,16 +87,40 @@ def _inode(fd: int) -> tuple[int, int]:
 
 
 def _available() -> int:
+    """Bytes of memory that the machine has left, and the control groups of this process: the
+    kernel ends a container that goes beyond its own limit, whatever the machine has."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
+            return min([int(line.split()[1]) << 10, *rooms_of_groups()])
     return 0
+
+
+def rooms_of_groups(own: Path = _OWN_GROUP, groups: Path = _GROUPS) -> Iterator[int]:
+    """Bytes that are left to each control group (version 2) of this process that has a limit. Page
+    cache that the kernel can drop counts as left."""
+    try:
+        lines = own.read_text().splitlines()
+        name = next(one for one in lines if one.startswith("0::/")).removeprefix("0::/")
+    except (OSError, StopIteration):
+        return
+    if ".." in name.split("/"):  # it is outside of what this container sees
+        name = ""
+    for folder in (groups / name, *(groups / name).parents):
+        if not folder.is_relative_to(groups):
+            return
+        try:
+            limit = int((folder / "memory.max").read_text())  # ValueError: "max", so there is none
+            used = int((folder / "memory.current").read_text())
+            counts = dict(line.split() for line in (folder / "memory.stat").open())
+            yield max(0, limit - used + int(counts["inactive_file"]))
+        except (OSError, ValueError, KeyError):
+            continue
 
 
 def for_nodes(
     wanted: Sequence[Sequence[Wanted]], offers: Sequence[Offer | None], piece: int
 ) -> list[Shared]:
-    """What each rank shares with the others of its node."""
+    """What each rank shares with the others of its node. piece: bytes of each."""
     found = [Shared(piece, rank=rank) for rank in range(len(wanted))]
     nodes = defaultdict(list)
     for rank, offer in enumerate(offers):
@@ -111,7 +140,8 @@ def for_nodes(
 
 
 def for_job(wanted: Sequence[Sequence[Wanted]], piece: int) -> list[Shared]:
-    """What all ranks share: every rank gets every piece, the owners in turn."""
+    """What all ranks share: every rank gets every piece, the owners in turn. piece: bytes of
+    each."""
     keys = _worth_sharing(wanted, piece)
     owned = tuple((key, number % len(wanted)) for number, key in enumerate(keys))
     return [Shared(piece, owned, rank=rank) for rank in range(len(wanted))]
@@ -149,7 +179,8 @@ class Own:
         self.fd = -1
 
     def fill(self, inputs: Inputs, shared: Shared, threads: int) -> None:
-        """Reads this rank's pieces. One that cannot be read is marked: others try it themselves."""
+        """Reads this rank's pieces. One that cannot be read is marked: others try it themselves.
+        Raises OSError and DamagedFile of the first that failed."""
         keys = shared.of(shared.rank)
         try:
             if keys:
@@ -192,16 +223,19 @@ class FromNode(Inputs):
         self._shared = shared
         self._owners: dict[int, int] = {}  # rank → descriptor of its file in memory
         self._places: dict[_Key, tuple[int, int, int]] = {}
+        self._counts: dict[int, int] = {}  # of an owner's pieces
+        self._heard: dict[int, tuple[bytes, float]] = {}  # an owner's states, and since when
         self._pause = threading.Event()  # never set
         self.lost: set[int] = set()  # owners whose pieces are read here instead
 
     def open_owners(self) -> None:
+        """Opens the files in memory of those owners that are there. Others are not asked."""
         for owner in sorted({one for _, one in self._shared.pieces}):
             offer = self._shared.offers[owner]
             keys = self._shared.of(owner)
             fd = _opened(offer) if offer is not None else None
             if fd is not None:
-                self._owners[owner] = fd
+                self._owners[owner], self._counts[owner] = fd, len(keys)
                 for number, key in enumerate(keys):
                     position = _position(number, self._shared.size, len(keys))
                     self._places[key] = (owner, number, position)
@@ -236,13 +270,23 @@ class FromNode(Inputs):
         while True:
             # Before the look at the state: what an owner wrote before it ended is seen after this.
             ended = owner in self.lost or _may_lock(fd)
-            state = os.pread(fd, 1, number)
+            states = os.pread(fd, self._counts[owner], 0)
+            state = states[number : number + 1]
             if state in (_READY, _FAILED):
                 return state == _READY
-            if ended:
+            if ended or self._is_stalled(owner, states):
                 self.lost.add(owner)
                 return False
             self._pause.wait(_PAUSE_S)
+
+    def _is_stalled(self, owner: int, states: bytes) -> bool:
+        """Whether it is stopped, or hangs, as far as can be seen: nothing changes for STALL_S."""
+        now = time.monotonic()
+        before, since = self._heard.get(owner, (None, now))
+        if states != before:
+            self._heard[owner] = states, now
+            return False
+        return now - since >= STALL_S
 
 
 def _opened(offer: Offer) -> int | None:

@@ -25,7 +25,7 @@ from ..validate.training.utilisation import Spread
 from ..validate.training.workload import GPUS, NAMES, Checkpoint, Format, load
 from ..validate.worker import mount_of
 from .cluster import status_of
-from .frame import Reach, make_reach, run_trio, show, warn
+from .frame import make_reach, run_trio, show, warn
 from .terminal import plain, table
 
 SUITE: Final = "training"
@@ -51,8 +51,9 @@ class Gpus(click.ParamType[int | str]):
     ) -> int | str:
         if value == MAX or isinstance(value, int):
             return value  # type: ignore[no-any-return]
-        if str(value).isascii() and str(value).isdecimal() and 1 <= int(value[:9]) <= 10**6:
-            return int(value[:9])
+        text = str(value)
+        if text.isascii() and text.isdecimal() and len(text) <= 7 and 1 <= int(text) <= 10**6:
+            return int(text)
         self.fail(f"{value!r} is neither a count of GPUs from 1 to 1000000, nor max", param, ctx)
 
 
@@ -198,16 +199,14 @@ def _request(own: dict[str, Any], gpus: int | str | None, files: int | None) -> 
 
 
 def _counting(metaserver: str | None, key_file: str | None, nodes: list[NodePlan]) -> Counting:
+    """Asks those metaservers, or those of the first node's mount where none are given."""
     reach = make_reach(metaserver, key_file, _ANSWER_S)
-    found: list[Reach] = [reach]
     if not reach.is_given:
         mount = mount_of(nodes[0].path)
         if mount is not None and mount.kind == FILE_SYSTEM_TYPE:
-            servers = mount.source.partition(":/")[0]
-            found[0] = make_reach(servers, key_file, _ANSWER_S)
+            reach = make_reach(mount.source.partition(":/")[0], key_file, _ANSWER_S)
 
     async def count() -> Counted:
-        reach = found[0]
         reply: StatusReply = await reach.run(lambda caller: status_of(caller, reach))
         up = [one for one in reply.nodes if one.is_up]
         return Counted(

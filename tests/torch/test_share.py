@@ -4,12 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from braidfs.checkpoint import torch_share
 from braidfs.checkpoint.pieces import Inputs, cut, read_wants
 from braidfs.checkpoint.torch_share import (
     FromNode,
@@ -20,6 +24,7 @@ from braidfs.checkpoint.torch_share import (
     for_job,
     for_nodes,
     own_offer,
+    rooms_of_groups,
 )
 
 PIECE = 10
@@ -134,14 +139,24 @@ sys.stdin.read()
 """
 
 
-def test_an_owner_that_is_killed_is_not_waited_for(tmp_path: Path, content: bytes) -> None:
-    """What it had finished is taken (here: bytes that only it can have given), the rest read."""
+@pytest.fixture
+def owner() -> "Iterator[tuple[subprocess.Popen[str], Offer]]":
+    """A process whose fourth piece is there, and no other; it holds its lock."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     node, pid, fd, device, inode = (process.stdout.readline().strip() for _ in range(5))
-    offer = Offer(node, int(pid), int(fd), (int(device), int(inode)), FAR)
+    yield process, Offer(node, int(pid), int(fd), (int(device), int(inode)), FAR)
+    process.kill()
+    process.communicate(timeout=10)
+
+
+def test_an_owner_that_is_killed_is_not_waited_for(
+    tmp_path: Path, content: bytes, owner: "tuple[subprocess.Popen[str], Offer]"
+) -> None:
+    """What it had finished is taken (here: bytes that only it can have given), the rest read."""
+    process, offer = owner
     inputs = FromNode(tmp_path, _shared(offer))
     with inputs:
         inputs.open_owners()
@@ -151,3 +166,56 @@ def test_an_owner_that_is_killed_is_not_waited_for(tmp_path: Path, content: byte
         read_wants(inputs, list(cut("a", 0, memoryview(target), 5_000)), threads=2, piece=20_000)
     assert bytes(target) == content[:30_000] + b"x" * 10_000 + content[40_000:]
     assert inputs.lost == {0}
+
+
+def test_an_owner_that_is_stopped_is_not_waited_for(
+    tmp_path: Path,
+    content: bytes,
+    owner: "tuple[subprocess.Popen[str], Offer]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It lives, and holds its lock."""
+    monkeypatch.setattr(torch_share, "STALL_S", 0.2)
+    process, offer = owner
+    process.send_signal(signal.SIGSTOP)
+    found, lost = _read(tmp_path, _shared(offer))
+    assert found == content[:30_000] + b"x" * 10_000 + content[40_000:] and lost == {0}
+
+
+def test_an_owner_that_is_slow_is_waited_for(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its work takes longer than each piece may."""
+    monkeypatch.setattr(torch_share, "STALL_S", 0.5)
+    own = Own()
+    shared = _shared(own_offer(own))
+
+    class Slow(Inputs):
+        def read(self, file: str, views: list[memoryview], offset: int) -> None:
+            time.sleep(0.1)
+            super().read(file, views, offset)
+
+    with Slow(tmp_path) as inputs, ThreadPoolExecutor(1) as pool:
+        filled = pool.submit(own.fill, inputs, replace(shared, rank=0), 1)
+        assert _read(tmp_path, shared) == (content, set())
+        filled.result(30)
+    own.close()
+
+
+def test_memory_is_what_the_container_has_left(tmp_path: Path) -> None:
+    own, groups = tmp_path / "cgroup", tmp_path / "groups"
+    job = groups / "slurm" / "job7"
+    job.mkdir(parents=True)
+    own.write_text("0::/slurm/job7\n")
+    assert list(rooms_of_groups(own, groups)) == []
+    for folder, limit in ((job, "max"), (groups / "slurm", "5000")):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text("4500\n")
+        (folder / "memory.stat").write_text("anon 4000\ninactive_file 300\nactive_file 100\n")
+    assert list(rooms_of_groups(own, groups)) == [800]
+    (job / "memory.max").write_text("4000\n")
+    assert list(rooms_of_groups(own, groups)) == [0, 800]
+    own.write_text("0::/../../other\n")
+    assert list(rooms_of_groups(own, groups)) == []
+    own.unlink()
+    assert list(rooms_of_groups(own, groups)) == []

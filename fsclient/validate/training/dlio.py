@@ -66,16 +66,17 @@ def traces(results: Mapping[str, str], compute_s: float) -> list[Trace]:
     for name, text in sorted(results.items()):
         try:
             epoch = json.loads(text)["1"]
-            processed, utilisation = epoch["proc"]["block1"], epoch["au"]["block1"] / 100
+            first_s = float(epoch["proc"]["block1"][0])
+            utilisation = epoch["au"]["block1"] / 100
             steps = len(epoch["compute"]["block1"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{name} is not a result of DLIO 2.0.0") from error
         counted = compute_s * max(0, steps - 1) / utilisation if utilisation > 0 else 0.0
         found.append(
             Trace(
                 began_s=0.0,
-                first_s=processed[0],
-                stopped_s=processed[0] + counted,
+                first_s=first_s,
+                stopped_s=first_s + counted,
                 steps=steps,
                 bytes=0,
                 files=0,

@@ -7,7 +7,7 @@ the next epoch.
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import trio
@@ -28,14 +28,25 @@ from ..run import (
     end_all,
     facts_of,
 )
-from .utilisation import MEMORY_FACTOR, STEPS_LEAST, Epoch, Search, Spread
+from ..worker import READY_SECONDS_MAX
+from .utilisation import (
+    MEMORY_FACTOR,
+    STEPS_LEAST,
+    Epoch,
+    Search,
+    Spread,
+    Trace,
+    of_save,
+    seconds_of,
+)
 from .workload import Checkpoint, Pattern, Workload
 
 SHORT_SECONDS: Final = 5.0  # of computing, in the short form
 SHORT_STEPS: Final = (10, 100)
 STEPS_MIN: Final = 3  # the first one does not count
 GPUS_MAX: Final = 4096
-NODE_GPUS_MAX: Final = 512
+NODE_GPUS_MAX: Final = 512  # each is a process with some MiB of memory
+GUESSED_RATE: Final = 5e8  # bytes per second, of what is told about the time that files take
 DROP_ANSWER_SECONDS: Final = 300.0
 MAKE_SECONDS_MAX: Final = 6 * 3600.0
 SETTLED_SECONDS_MAX: Final = 20.0
@@ -132,7 +143,8 @@ async def train(
     counting: Counting | None = None,
 ) -> Report:
     """Runs the suite. tell(title, seconds) is called when something begins that may take so long.
-    counting: counts what storage servers have served; None: they cannot be asked."""
+    counting: counts what storage servers have served; None: they cannot be asked. Raises NodeError,
+    what counting raises (before anything is written), and OSError if `kept` cannot be written."""
     from .engines import engine_of  # noqa: PLC0415 - engines are made for a stage
 
     report = Report(time.time_ns())
@@ -155,6 +167,7 @@ async def train(
             )
             stage = Stage(request, nodes, folders, report, tell, kept, counting)
             stage.take(state)
+            await stage.count()  # a wrong key is told now, not after hours of writing
             for workload in request.workloads:
                 if isinstance(workload, Checkpoint):
                     report.results.append(await stage.checkpoint(workload))
@@ -323,6 +336,12 @@ class Stage:
 
     # ---- what surrounds an epoch ---------------------------------------------------------
 
+    async def count(self) -> Counted | None:
+        """What storage servers have served; None: they cannot be asked, or are not BraidFS's."""
+        if self._counting is None or not self.is_braidfs:
+            return None
+        return await self._counting()
+
     async def counted(self, work: Callable[[], Awaitable[Epoch]]) -> Epoch:
         """Drops caches, runs the epoch, and adds what storage servers served meanwhile."""
         began = time.monotonic()  # counts from now on are new enough: dropping reads nothing
@@ -335,8 +354,7 @@ class Stage:
             served = sum(after.bytes.values()) - sum(before.bytes.values())
             if any(after.bytes.get(node, -1) < count for node, count in before.bytes.items()):
                 raise NodeError("a storage server was restarted during an epoch: run it again")
-        values = {**asdict(epoch), "served": served, "is_dropped": is_dropped}
-        return Epoch(**values)
+        return replace(epoch, served=served, is_dropped=is_dropped)
 
     async def _drop(self) -> bool:
         """Returns whether all nodes dropped their caches."""
@@ -349,14 +367,13 @@ class Stage:
         return all(one["is_dropped"] for one in answers)
 
     async def _settled(self, since: float) -> Counted | None:
-        """Counts that storage servers made after a moment of time.monotonic()."""
-        if self._counting is None or not self.is_braidfs:
-            return None
+        """Counts that storage servers made after a moment of time.monotonic(). Raises NodeError if
+        one has made none for SETTLED_SECONDS_MAX."""
         deadline = time.monotonic() + SETTLED_SECONDS_MAX
         while time.monotonic() < deadline:
             asked = time.monotonic()
-            counted = await self._counting()
-            if counted.reported_s < asked - since:
+            counted = await self.count()
+            if counted is None or counted.reported_s < asked - since:
                 return counted
             await trio.sleep(0.1)
         raise NodeError(
@@ -382,8 +399,15 @@ class Stage:
     # ---- checkpoints ---------------------------------------------------------------------
 
     async def checkpoint(self, wanted: Checkpoint) -> Result:
+        """Measures saves and loads of one checkpoint. Raises NodeError if the nodes have no room
+        for it, or for its ranks."""
         scale = self.request.scale
         size = wanted.rank_bytes(scale)
+        if wanted.ranks > (most := NODE_GPUS_MAX * len(self.nodes)):
+            raise NodeError(
+                f"{wanted.name} has {wanted.ranks} ranks, and no more than {most} are run on these "
+                "nodes: name more of them"
+            )
         free = min(one.bytes_available for one in self.facts)
         if (needed := size * wanted.ranks * ROOM_FACTOR) > free:
             raise NodeError(
@@ -394,16 +418,14 @@ class Stage:
         for number in range(wanted.epochs):
             if len(self._epochs.get(names[1], ())) > number:
                 continue
-            self.tell(f"{wanted.name}, save {number + 1} of {wanted.epochs}", SHORT_SECONDS)
+            guessed_s = size * wanted.ranks / GUESSED_RATE
+            self.tell(f"{wanted.name}, save {number + 1} of {wanted.epochs}", guessed_s)
             saved = await self._ranks("save", wanted, size)
-            whole_s = saved.seconds / scale
-            part = wanted.every_s / (wanted.every_s + whole_s)
-            self.tell(f"{wanted.name}, load {number + 1} of {wanted.epochs}", SHORT_SECONDS)
+            part = of_save(wanted.every_s, saved.seconds / scale)
+            self.tell(f"{wanted.name}, load {number + 1} of {wanted.epochs}", guessed_s)
             loaded = await self.counted(lambda: self._ranks("load", wanted, size))
             del self._epochs.setdefault(names[0], [])[number:]
-            self._epochs[names[0]].append(
-                Epoch(**{**asdict(saved), "utilisation": part, "lowest": part})
-            )
+            self._epochs[names[0]].append(replace(saved, utilisation=part, lowest=part))
             self._put(names[1], loaded)
         await self.remove(f"{self.folders[0]}/node-0/{wanted.name}")
         saves, loads = (self._epochs[name][: wanted.epochs] for name in names)
@@ -428,11 +450,10 @@ class Stage:
             }
             for node in range(count)
         ]
-        traces = await self.replay(action, given, [len(one) for one in shares], PHASE_SECONDS_MAX)
-        seconds = max(one["began_s"] + one["stopped_s"] for one in traces)
-        seconds -= min(one["began_s"] for one in traces)
-        moved = sum(one["bytes"] for one in traces)
-        return Epoch(0.0, 0.0, 0, moved, wanted.ranks, seconds)
+        found = await self.replay(action, given, [len(one) for one in shares], PHASE_SECONDS_MAX)
+        by_node = [[Trace(**one) for one in of_node] for of_node in found]
+        moved = sum(one.bytes for of_node in by_node for one in of_node)
+        return Epoch(0.0, 0.0, 0, moved, wanted.ranks, seconds_of(by_node))
 
     async def remove(self, folder: str) -> None:
         """Removes the files of one workload."""
@@ -442,15 +463,16 @@ class Stage:
 
     async def replay(
         self, action: str, given: Sequence[dict[str, Any]], counts: Sequence[int], limit_s: float
-    ) -> list[Any]:
+    ) -> list[list[Any]]:
         """Runs `action` of training.replay on the first nodes, with so many processes on each. They
-        begin when all are ready. Returns what all processes told."""
+        begin when all are ready, and have limit_s seconds. Returns what the processes told, of each
+        node that has some. Raises NodeError."""
         parts = [node for node in range(len(given)) if counts[node]]
         await each_of(
             parts,
             lambda at: self.nodes[parts[at]].ask(
                 "prepare",
-                START_SECONDS_MAX + 120,
+                START_SECONDS_MAX + READY_SECONDS_MAX,
                 action=action,
                 given=given[parts[at]],
                 count=counts[parts[at]],
@@ -458,7 +480,7 @@ class Stage:
             ),
         )
         answers = await each_of(parts, lambda at: self.nodes[parts[at]].ask("begin", limit_s + 30))
-        return [one for answer in answers for one in answer["found"]]
+        return [answer["found"] for answer in answers]
 
 
 def _from_caches(epochs: Sequence[Epoch]) -> tuple[str, ...]:

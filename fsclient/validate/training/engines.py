@@ -9,7 +9,7 @@ from ..nodes import NodeError
 from ..run import PHASE_SECONDS_MAX
 from ..worker import RESULTS_WORD
 from . import dlio
-from .drive import MAKE_SECONDS_MAX, Engine, Stage
+from .drive import GUESSED_RATE, MAKE_SECONDS_MAX, Engine, Stage
 from .utilisation import Epoch, Trace, epoch_of
 from .workload import Format, Workload
 
@@ -19,6 +19,7 @@ MAKERS: Final = 8  # processes that write the data set, on each node
 
 
 def engine_of(stage: Stage) -> Engine:
+    """A new engine for one workload. Raises NodeError if there are too many nodes for it."""
     return Dlio(stage) if stage.request.environment else BuiltIn(stage)
 
 
@@ -47,7 +48,7 @@ class BuiltIn:
             return
         stage, nodes = self._stage, len(self._stage.nodes)
         size = (count - self._made) * workload.file_bytes_mean
-        stage.tell(f"{workload.name}, writes {count - self._made:,} files", size / 5e8)
+        stage.tell(f"{workload.name}, writes {count - self._made:,} files", size / GUESSED_RATE)
         given = [
             {
                 **self._given(workload, node),
@@ -92,7 +93,8 @@ class BuiltIn:
 
         async def work() -> Epoch:
             found = await stage.replay("train", given, gpus, limit_s + LIMIT_MORE_S)
-            return epoch_of([Trace(**one) for one in found], compute_s, steps)
+            by_node = [[Trace(**one) for one in of_node] for of_node in found]
+            return epoch_of(by_node, compute_s, steps)
 
         return await stage.counted(work)
 
@@ -124,7 +126,7 @@ class Dlio:
         await self.end()  # names of its files have their count in them
         self._at = self._folder(workload)
         size = count * workload.file_bytes_mean
-        stage.tell(f"{workload.name}, DLIO writes {count:,} files", size / 2e8)
+        stage.tell(f"{workload.name}, DLIO writes {count:,} files", size / GUESSED_RATE)
         words = dlio.make_words(self._words(workload, count))
         answer = await self._ask(dlio.command(self._environment, MAKERS, words), MAKE_SECONDS_MAX)
         self._made = (count, answer["bytes"])
@@ -147,7 +149,7 @@ class Dlio:
                 raise NodeError(f"{stage.nodes[0].plan.name}: {error}") from error
             if len(found) != count:
                 raise NodeError(f"DLIO has told of {len(found)} GPUs, not of {count}")
-            epoch = epoch_of(found, compute_s, steps)
+            epoch = epoch_of([found], compute_s, steps)
             read = count * epoch.steps * workload.batch
             return replace(epoch, bytes=int(size * read / files), files=read)
 

@@ -76,7 +76,7 @@ def ranges_of(workload: Workload, read: Read, file_bytes: int) -> list[tuple[int
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one GPU is to do."""
+    """What one GPU is to do: so many steps of compute_s seconds each, within limit_s seconds."""
 
     workload: Workload
     folder: str
@@ -105,7 +105,7 @@ class Gpu:
         order = self._order
         for _ in range(order.workload.readers):
             threading.Thread(target=self._read_on, daemon=True).start()
-        began_s, began = time.time(), time.monotonic()
+        began = time.monotonic()
         deadline, ends = began + order.limit_s, []
         for step in range(order.steps):
             if not self._wait(step, deadline):
@@ -118,7 +118,7 @@ class Gpu:
         with self._change:
             bytes_, files = self._moved
         stopped = ends[-1] if len(ends) == order.steps else time.monotonic() - began
-        return Trace.of_steps(began_s, ends, stopped, (bytes_, files))
+        return Trace.of_steps(began, ends, stopped, (bytes_, files))
 
     def _wait(self, step: int, deadline: float) -> bool:
         with self._change:
@@ -215,23 +215,25 @@ def make_files(workload: Workload, folder: str, indexes: Sequence[int]) -> int:
 
 
 def save(folder: str, rank: int, size: int) -> Trace:
-    """Saves the checkpoint of one rank, until it is on stable storage."""
+    """Saves `size` bytes, the checkpoint of one rank, until they are on stable storage. Raises
+    OSError with the file's name."""
     pattern = memoryview(os.urandom(2 * PIECE_BYTES))
-    began_s, began = time.time(), time.monotonic()
+    began = time.monotonic()
     _write(f"{folder}/rank-{rank:05}", size, pattern, syncs=True)
-    return Trace.of_steps(began_s, [], time.monotonic() - began, (size, 1))
+    return Trace.of_steps(began, [], time.monotonic() - began, (size, 1))
 
 
 def load(folder: str, rank: int, size: int) -> Trace:
+    """Reads what save() wrote. Raises OSError with the file's name, also if bytes are missing."""
     path = f"{folder}/rank-{rank:05}"
     buffer = memoryview(bytearray(PIECE_BYTES))
-    began_s, began = time.time(), time.monotonic()
+    began = time.monotonic()
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _read_range(file, path, 0, size, buffer)
     finally:
         os.close(file)
-    return Trace.of_steps(began_s, [], time.monotonic() - began, (size, 1))
+    return Trace.of_steps(began, [], time.monotonic() - began, (size, 1))
 
 
 # ---- processes that begin together -----------------------------------------------------------
@@ -253,6 +255,8 @@ def _child(work: Work, ready: int, go: int, result: int) -> None:
             except OSError as error:
                 what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
                 told = {"error": what}
+            except Exception as error:  # such as RuntimeError: no more threads for its readers
+                told = {"error": f"{type(error).__name__}: {error}"}
             os.write(result, json.dumps(told, default=asdict).encode())
             code = 0
     finally:

@@ -17,8 +17,9 @@ MEMORY_FACTOR: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One GPU in one epoch. began_s: time.time(). first_s, stopped_s: seconds since then to the end
-    of the first step, and of the last; a step that was not finished counts in stopped_s."""
+    """One GPU in one epoch. began_s: by time.monotonic() of its node. first_s, stopped_s: seconds
+    since then to the end of the first step, and of the last; a step that was not finished counts
+    in stopped_s."""
 
     began_s: float
     first_s: float
@@ -37,8 +38,7 @@ class Trace:
         return cls(began_s, first_s, stopped_s, len(ends_s), *moved)
 
     def utilisation(self, compute_s: float) -> float:
-        counted = self.stopped_s - self.first_s
-        return compute_s * max(0, self.steps - 1) / counted if counted > 0 else 0.0
+        return utilisation_of([self], compute_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +77,46 @@ class Epoch:
         }
 
 
-def epoch_of(traces: Sequence[Trace], compute_s: float, steps: int) -> Epoch:
-    """steps: those that each GPU was to do."""
+def utilisation_of(traces: Sequence[Trace], compute_s: float) -> float:
+    """Of all these GPUs together, from 0 to 1. compute_s: seconds of a step."""
     counted = sum(one.stopped_s - one.first_s for one in traces)
     computed = sum(compute_s * max(0, one.steps - 1) for one in traces)
-    began_s = min(one.began_s for one in traces)
+    return computed / counted if counted > 0 else 0.0
+
+
+def seconds_of(by_node: Sequence[Sequence[Trace]]) -> float:
+    """How long the slowest node took, each by its own clock: they begin together."""
+    return max(
+        max(one.began_s + one.stopped_s for one in traces) - min(one.began_s for one in traces)
+        for traces in by_node
+    )
+
+
+def epoch_of(by_node: Sequence[Sequence[Trace]], compute_s: float, steps: int) -> Epoch:
+    """by_node: the GPUs of each node that took part. compute_s: seconds of a step. steps: those
+    that each GPU was to do."""
+    traces = [one for listed in by_node for one in listed]
     return Epoch(
-        utilisation=computed / counted if counted > 0 else 0.0,
+        utilisation=utilisation_of(traces, compute_s),
         lowest=min(one.utilisation(compute_s) for one in traces),
         steps=min(one.steps for one in traces),
         bytes=sum(one.bytes for one in traces),
         files=sum(one.files for one in traces),
-        seconds=max(one.began_s + one.stopped_s for one in traces) - began_s,
+        seconds=seconds_of(by_node),
         is_cut=any(one.steps < steps for one in traces),
     )
 
 
 def of_save(every_s: float, save_s: float) -> float:
-    """The part of the time that is left for training if each save stops it."""
+    """The part of the time that is left for training if each save stops it for save_s seconds.
+    every_s: seconds of training between two saves."""
     return every_s / (every_s + save_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
+    """Median, least and most of some values."""
+
     middle: float
     least: float
     most: float

@@ -2,19 +2,25 @@
 workload files, options.
 """
 
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsclient.cli.frame import EXIT_USAGE, run_cli
 from fsclient.cli.main import cli
 from fsclient.cli.training import sentence_of
-from fsclient.validate.training import dlio
-from fsclient.validate.training.drive import Result
+from fsclient.validate.nodes import NodeError, local_nodes
+from fsclient.validate.run import NOTHING_KEPT
+from fsclient.validate.training import dlio, drive
+from fsclient.validate.training.drive import Counted, Result, Training, train
 from fsclient.validate.training.engines import toml_of
-from fsclient.validate.training.replay import Read, ranges_of, reads_of
+from fsclient.validate.training.replay import Read, ranges_of, reads_of, run_all
 from fsclient.validate.training.utilisation import Epoch, Search, Spread, Trace, epoch_of, of_save
 from fsclient.validate.training.workload import (
     GPUS,
@@ -36,14 +42,16 @@ def test_utilisation_of_traces_made_by_hand() -> None:
     fed = Trace.of_steps(100.0, [1.0, 2.0, 3.0, 4.0], 4.0, (40, 4))
     stuck = Trace.of_steps(101.0, [1.0, 2.0], 11.0, (20, 2))
     assert fed.utilisation(1.0) == 1.0 and stuck.utilisation(1.0) == pytest.approx(0.1)
-    both = epoch_of([fed, stuck], 1.0, 4)
+    both = epoch_of([[fed, stuck]], 1.0, 4)
     assert both.utilisation == pytest.approx(4 / 13) and both.lowest == pytest.approx(0.1)
     assert both.is_cut and both.steps == 2 and both.seconds == 12.0
     assert (both.bytes, both.files) == (60, 6) and both.bytes_per_second == 5
     # No step at all.
-    nothing = epoch_of([Trace.of_steps(0.0, [], 7.0, (0, 0))], 1.0, 4)
+    nothing = epoch_of([[Trace.of_steps(0.0, [], 7.0, (0, 0))]], 1.0, 4)
     assert nothing.utilisation == nothing.lowest == 0.0 and nothing.is_cut
-    assert not epoch_of([fed], 1.0, 4).is_cut
+    assert not epoch_of([[fed]], 1.0, 4).is_cut
+    # Another node's clock says something else.
+    assert epoch_of([[fed, stuck], [replace(fed, began_s=9e5)]], 1.0, 4).seconds == 12.0
     assert of_save(1800.0, 200.0) == 0.9
     assert Spread.of([0.5, 0.9, 0.7]) == Spread(0.7, 0.5, 0.9)
 
@@ -228,6 +236,8 @@ def test_a_workload_that_cannot_be_read(tmp_path: Path) -> None:
             "has no bin/python",
         ),
         (["--suite", "training", "--resume"], "nothing of this command"),
+        (["--suite", "training", "--gpus", "1000001"], "neither a count of GPUs"),
+        (["--suite", "training", "--gpus", "0000000010"], "neither a count of GPUs"),
     ],
 )
 def test_wrong_options(
@@ -258,9 +268,65 @@ def test_results_of_dlio() -> None:
     )
     (trace,) = dlio.traces({"0_output.json": text}, 1.0)
     assert trace.steps == 3 and trace.utilisation(1.0) == pytest.approx(0.5)
-    for wrong in ("", "[]", "{}", '{"1": {}}', "null", '{"1": {"proc": 3}}'):
+    none = text.replace("[3.0, 1.0]", "[]")
+    for wrong in ("", "[]", "{}", '{"1": {}}', "null", '{"1": {"proc": 3}}', none):
         with pytest.raises(ValueError, match=r"0_output\.json is not a result of DLIO"):
             dlio.traces({"0_output.json": wrong}, 1.0)
     words = dlio.overrides(load("unet3d"), "/data/a b", 70, "/r")  # type: ignore[arg-type]
     assert "++workload.dataset.data_folder='/data/a b'" in words
     assert "++workload.reader.batch_size=7" in words
+
+
+def fails(error: Exception) -> Callable[[], object]:
+    def work() -> object:
+        raise error
+
+    return work
+
+
+def test_a_process_tells_why_it_could_not() -> None:
+    def run(work: Callable[[], object]) -> object:
+        told, (go, lets_go) = os.open("/dev/null", os.O_WRONLY), os.pipe()
+        os.write(lets_go, b"g")
+        os.close(lets_go)
+        return run_all([work], told, go)
+
+    assert run(lambda: 7) == [7]
+    with pytest.raises(OSError, match=r"^RuntimeError: can't start new thread$"):
+        run(fails(RuntimeError("can't start new thread")))
+    with pytest.raises(OSError, match=r"^/a/b: Input/output error$"):
+        run(fails(OSError(5, os.strerror(5), "/a/b")))
+
+
+def small_checkpoint(ranks: int) -> Checkpoint:
+    return Checkpoint("small", "small", 8 * ranks, ranks, 3600.0, 1, 0.5)
+
+
+def run_on(folder: Path, ranks: int, counting: Callable[[], Counted]) -> None:
+    async def count() -> Counted:
+        return counting()
+
+    request = Training((small_checkpoint(ranks),), None, 1)
+    trio.run(train, request, local_nodes([str(folder)]), lambda *_: None, NOTHING_KEPT, count)
+
+
+def test_a_node_runs_so_many_ranks_and_no_more(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match="has 513 ranks, and no more than 512 are run"):
+        run_on(tmp_path, 513, lambda: Counted({}, 0.0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_key_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> Counted:
+        raise ConfigError("the key is wrong")
+
+    async def write(*_: object) -> None:
+        pytest.fail("it has begun to write")
+
+    monkeypatch.setattr(drive.Stage, "is_braidfs", True)
+    monkeypatch.setattr(drive.Stage, "replay", write)
+    with pytest.raises(ConfigError, match="the key is wrong"):
+        run_on(tmp_path, 2, refuse)
+    assert list(tmp_path.iterdir()) == []

@@ -18,6 +18,7 @@ from .files import Files
 from .index import Index
 
 _log: Final = logging.getLogger(__name__)
+_begun: Final[set[int]] = set()  # mounts, by their st_dev, on which nothing is to be replaced
 
 
 class Announced:
@@ -30,8 +31,11 @@ class Announced:
         rows are of. window: how many files are announced at a time; the mount bounds the memory,
         this bounds how long it takes until the first file is read.
 
-        On a node with several ranks the one whose LOCAL_RANK is 0 replaces what was announced
-        before; the others add to it."""
+        What was announced before and will not be read is replaced: by the first pass of this
+        program on a mount, since an earlier job may have been killed, and by the one after a pass
+        that was given up. On a node with several ranks only that with LOCAL_RANK 0 does so. What
+        another rank has announced just before that moment goes with it, and is read as if it had
+        not been announced, up to one window; all other passes of all ranks only add."""
         if window < 1:
             raise ValueError("a window has at least one file")
         self._sampler = sampler
@@ -51,13 +55,16 @@ class Announced:
         self._given, self._skipped = self._skipped, 0
         order = array("q", itertools.islice(self._sampler, self._given, None))
         teller = _Teller(self._index)
-        told = teller.tell(order[: self._window], first=True)
+        told = teller.tell(order[: self._window])
         try:
             for number, row in enumerate(order):
                 if told < len(order) and number >= told - self._window // 2:
                     told += teller.tell(order[told : told + self._window])
                 self._given += 1
                 yield row
+        except BaseException:  # GeneratorExit: the loop over the loader has ended early
+            teller.give_up_pass()
+            raise
         finally:
             teller.close()
         self._before, self._given = None, 0
@@ -94,17 +101,19 @@ class _Teller:
         self._announcer: Announcer | None = None
         try:
             self._announcer = Announcer(index.root)
-            self._by_numbers = Path(index.root).stat().st_ino == index.root_inode
+            root = Path(index.root).stat()
+            self._by_numbers, self._mount = root.st_ino == index.root_inode, root.st_dev
         except OSError as error:
             self._give_up(error)
 
-    def tell(self, rows: "array[int]", *, first: bool = False) -> int:
+    def tell(self, rows: "array[int]") -> int:
         """Announces these files after those that were, or in their place. Returns how many rows
         are behind it, announced or not."""
         if self._announcer is not None:
-            more = not first or os.environ.get("LOCAL_RANK", "0") != "0"
+            more = self._mount in _begun or os.environ.get("LOCAL_RANK", "0") != "0"
             try:
                 self._announce(self._announcer, rows, more=more)
+                _begun.add(self._mount)
             # An index with a wrong row, too, is for its reader to complain about.
             except (OSError, ValueError, LookupError) as error:
                 self._give_up(error)
@@ -118,6 +127,11 @@ class _Teller:
             announcer.announce_numbers((one for one in numbers if all(one)), more=more)
         else:  # the index is of another tree, with the same paths
             announcer.announce((index.path(row) for row in rows), more=more)
+
+    def give_up_pass(self) -> None:
+        """Some of what was announced will not be read: the next pass replaces it."""
+        if self._announcer is not None:
+            _begun.discard(self._mount)
 
     def close(self) -> None:
         if self._announcer is not None:

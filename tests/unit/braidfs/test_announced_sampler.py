@@ -39,6 +39,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Any], bool]]:
     calls: list[tuple[list[Any], bool]] = []
     monkeypatch.setattr(Telling, "calls", calls)
     monkeypatch.setattr(announced, "Announcer", Telling)
+    monkeypatch.setattr(announced, "_begun", set())
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     return calls
 
@@ -86,6 +87,24 @@ def test_other_ranks_of_a_node_add(
     monkeypatch.setenv("LOCAL_RANK", "3")
     list(Announced([1], index))
     assert told[0][1] is True
+
+
+def test_only_what_will_not_be_read_is_replaced(
+    index: Index, told: list[tuple[list[Any], bool]]
+) -> None:
+    """Else the announcement of a rank that was faster would go, and that of another loader."""
+    training, checking = Announced(range(40), index, window=8), Announced([1, 2], index)
+    for row in training:
+        if row == 20:
+            assert list(checking) == [1, 2]
+    assert list(training) == list(range(40))
+    assert [more for files, more in told if files] == [False] + [True] * 10
+    told.clear()
+    for row in training:
+        if row == 20:
+            break
+    assert list(checking) == [1, 2] and list(training) == list(range(40))
+    assert [more for files, more in told if files] == [True] * 4 + [False] + [True] * 5
 
 
 def test_a_copy_of_the_tree_is_announced_by_paths(

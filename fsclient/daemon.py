@@ -20,6 +20,7 @@ EXIT_OK = 0
 EXIT_USAGE = 1
 EXIT_SYSTEM = 2
 EXIT_MOUNT = 32
+EXIT_INTERRUPTED = 130
 EXIT_LEFT = 75  # the mount is left to the supervisor, which must start the next process
 GENERATION = "BRAIDFS_GENERATION"  # environment variable: how often the mount was handed over
 

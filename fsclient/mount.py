@@ -50,6 +50,7 @@ from .meta.restoring import Held
 from .metrics import ClientMetrics, Run, run_without_metrics, traffic_of
 from .plan import Plan, prefetches, rest_memory, set_prefetch, written_bytes_max
 from .reaper import Handlers, Reaper
+from .starting import Starting
 from .survival import Survival, Told
 
 LANES_DEFAULT_MAX = 8
@@ -77,6 +78,7 @@ class MountedClient:
         self._handed = handed
         self._generation = handed.generation if handed else 0
         self._survival: Survival | None = None
+        self._starting = Starting(ignored=(RESTART, ABORT))
         self._leaving: Callable[[], Handed] | None = None
         self.successor: Handed | None = None  # the next process, when run() has ended
         self.is_left = False  # the supervisor starts the next process
@@ -103,6 +105,8 @@ class MountedClient:
             async with open_tasks() as tasks:
                 self._nursery = tasks
                 tasks.start_soon(feed_watchdog)
+                if self._handed is None:
+                    tasks.start_soon(self._starting.watch, signals)
                 meta = self._make_meta()
                 await tasks.start(meta.run)
                 try:
@@ -329,6 +333,7 @@ class MountedClient:
         return rails
 
     async def _mount(self, datapath: Datapath) -> None:
+        await self._starting.end()
         plan = self._plan
         checked_there = self._grant.is_checked_there
         if checked_there:

@@ -21,6 +21,7 @@ from fscommon.tasks import calm_collector, sole_exception
 from . import fd_store, handover, kernel
 from .config import lines_for
 from .daemon import (
+    EXIT_INTERRUPTED,
     EXIT_MOUNT,
     EXIT_OK,
     EXIT_SYSTEM,
@@ -118,6 +119,9 @@ def _run(
         if isinstance(cause, BraidError):
             log.error("the mount failed", error=cause)
             reporter.failed(EXIT_MOUNT, f"braidfs: {_sentence(plan, cause)}")
+        elif isinstance(cause, KeyboardInterrupt):
+            log.info("interrupted")
+            reporter.failed(EXIT_INTERRUPTED, "braidfs: interrupted")
         else:
             log.exception("unexpected error: this is a bug")
             reporter.failed(EXIT_SYSTEM, f"braidfs: internal error: {cause!r}")

@@ -44,6 +44,7 @@ from fscommon.observe.visible import visible_lines
 from fscommon.rpc.caller import Caller, open_caller
 from fscommon.tasks import sole_exception
 
+from ..daemon import EXIT_INTERRUPTED
 from .terminal import terminal
 
 EXIT_DONE: Final = 0
@@ -51,7 +52,6 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNHEALTHY: Final = 3
 EXIT_UNREACHABLE: Final = 4
-EXIT_INTERRUPTED: Final = 130
 EXITS: Final = {
     EXIT_DONE: "done",
     EXIT_FAILED: "it failed: the reason is one line on the standard error stream",

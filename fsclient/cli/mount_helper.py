@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fscommon.config.mount_options import parse_mount_options
 from fscommon.errors import BraidError, ConfigError
 
-from ..daemon import EXIT_MOUNT, EXIT_OK, EXIT_SYSTEM, EXIT_USAGE
+from ..daemon import EXIT_INTERRUPTED, EXIT_MOUNT, EXIT_OK, EXIT_SYSTEM, EXIT_USAGE
 from ..source import parse_source
 from .remount import is_remount, remount
 
@@ -39,6 +39,14 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
+    """Returns the exit code."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return _fail(EXIT_INTERRUPTED, "interrupted")
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         request = parse_arguments(arguments)
     except ConfigError as error:

@@ -1,5 +1,6 @@
 """Mounting as people do it: mount(8), fstab, fusermount3, foreground; each error is one line."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -210,6 +211,65 @@ def test_foreground_until_a_signal(cluster: Cluster, mountpoint: Path) -> None:
         if client.poll() is None:
             client.kill()
             client.wait()
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A metaserver that accepts connections and says nothing."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.settimeout(60)
+        yield server
+
+
+def _in_group(group: int) -> list[str]:
+    """The commands of the processes of a group that have not ended."""
+    words = ["ps", "-e", "-o", "pgid=,stat=,args="]
+    rows = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+    found = [row.split(maxsplit=2) for row in rows]
+    return [args for number, state, args in found if int(number) == group and state[0] != "Z"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [
+        (signal.SIGINT, 130, "braidfs: interrupted"),
+        (signal.SIGTERM, 32, "braidfs: cannot mount {}: SIGTERM came before it served"),
+    ],
+)
+@pytest.mark.parametrize("way", ["--foreground", "--fork", "mount(8)"])
+def test_a_signal_ends_a_mount_that_waits(
+    cluster: Cluster,
+    mountpoint: Path,
+    silent: socket.socket,
+    way: str,
+    number: signal.Signals,
+    code: int,
+    line: str,
+) -> None:
+    """It would have waited for the metaserver for a minute, and with `hard` without end."""
+    source = f"127.0.0.1:{silent.getsockname()[1]}:/"
+    words = [str(BIN / "braidfs"), "mount", way]
+    if way == "mount(8)":
+        words = [str(BIN / "mount.fuse.braidfs")]
+    words += [source, str(mountpoint), "-o", f"{cluster.plan.options()},hard"]
+    mounting = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        connected, _ = silent.accept()
+        os.killpg(mounting.pid, number)  # as a terminal does
+        _, said = mounting.communicate(timeout=30)
+        assert wait_until(lambda: _in_group(mounting.pid) == [], 30), "it waits on by itself"
+        connected.close()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(mounting.pid, signal.SIGKILL)
+        mounting.wait()
+    assert "bug" not in said and "Traceback" not in said, said
+    if way == "--foreground" or number == signal.SIGINT:  # else the one that would tell was killed
+        told = [one for one in said.splitlines() if one and not one.startswith("time=")]
+        assert (mounting.returncode, told) == (code, [line.format(source)])
+    assert not mounts.is_mounted(mountpoint)
 
 
 def test_wrong_address(cluster: Cluster, mountpoint: Path) -> None:

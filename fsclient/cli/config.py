@@ -110,11 +110,9 @@ _whose = click.option(
 
 
 def _given(paths: tuple[Path, ...]) -> list[Path]:
+    """These files, else all of this host; a fresh host has none."""
     mounts = Path(FOLDER, mount_files.FOLDER).glob(f"*{mount_files.SUFFIX}")
-    found = list(paths) or [*sorted(Path(FOLDER).glob("*.toml")), *sorted(mounts)]
-    if not found:
-        raise ConfigError(f"there is no TOML file in {FOLDER}: name one")
-    return found
+    return list(paths) or [*sorted(Path(FOLDER).glob("*.toml")), *sorted(mounts)]
 
 
 @config.command(
@@ -131,6 +129,8 @@ def _given(paths: tuple[Path, ...]) -> list[Path]:
 def config_show(paths: tuple[Path, ...], program: str | None, as_json: bool) -> None:
     """Show every key with the value it has, defaults included."""
     found = [load_any(path, program) for path in _given(paths)]
+    if not found:
+        raise ConfigError(f"there is no TOML file in {FOLDER}: name one")
     seen = [
         {
             "path": one.path,
@@ -178,7 +178,10 @@ def _toml(value: Any) -> str:
 @_whose
 @json_option
 def config_check(paths: tuple[Path, ...], program: str | None, as_json: bool) -> int:
-    """Check files as the programs do, and then their values against this host."""
+    """Check files as the programs do, and then their values against this host.
+
+    A host without files, or with a package's own that set nothing, is sound.
+    """
     seen = []
     for path in _given(paths):
         errors: list[str] = []
@@ -198,6 +201,8 @@ def config_check(paths: tuple[Path, ...], program: str | None, as_json: bool) ->
 
 
 def _print_check(console: Console, seen: list[dict[str, Any]]) -> None:
+    if not seen:
+        console.print(f"there is no TOML file in {FOLDER}: nothing to check", markup=False)
     for one in seen:
         good = not one["errors"] and not one["warnings"]
         console.print(
@@ -222,7 +227,8 @@ def _on_host(loaded: Loaded) -> tuple[list[str], list[str]]:
     try:
         load_key(loaded.get("key_file"))
     except ConfigError as error:
-        errors.append(str(error))
+        if loaded.program != "admin" or not all(key.is_default for key in loaded.keys):
+            errors.append(str(error))
     if loaded.program == "admin":
         return errors, warnings
     _check_folder(Path(loaded.get("state_directory")), "state_directory", errors, warnings)
@@ -256,7 +262,9 @@ def _client_on_host(config: ClientConfig) -> tuple[list[str], list[str]]:
 
 def _check_folder(path: Path, name: str, errors: list[str], warnings: list[str]) -> None:
     if not path.exists():
-        warnings.append(f"{name} {path} does not exist yet: the program makes it if it may")
+        above = next(one for one in path.absolute().parents if one.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            warnings.append(f"{name} {path} does not exist yet: the program makes it if it may")
     elif not path.is_dir():
         errors.append(f"{name} {path} is not a directory")
     elif not os.access(path, os.W_OK):

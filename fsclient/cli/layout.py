@@ -21,7 +21,7 @@ from fscommon.limits import REPLICA_COUNT_MAX
 from fscommon.observe.visible import visible
 
 from .frame import Command, Group, Reach, json_option, reaching, show
-from .places import PATH_TEXT, Found, find_place, inspect_place
+from .places import PATH_TEXT, Found, find_place, inspect_place, path_on_mount
 from .stat import layout_json
 from .words import Size, size
 
@@ -113,7 +113,14 @@ def _targets(seen: dict[str, Any]) -> str:
         ),
     ],
 )
-@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True))
+@click.argument("paths", nargs=-1, required=True)
+@click.option(
+    "-s",
+    "--metaserver",
+    envvar="BRAIDFS_METASERVER",
+    metavar="HOST[:PORT],...",
+    help="Of :/path: whose it is, where several file systems are mounted. [env BRAIDFS_METASERVER]",
+)
 @click.option(
     "--chunk-size", type=Size(), metavar="SIZE", help="A multiple of 64 KiB, at most 64 MiB."
 )
@@ -138,6 +145,7 @@ def _targets(seen: dict[str, Any]) -> str:
 @json_option
 def layout_set(
     paths: tuple[str, ...],
+    metaserver: str | None,
     chunk_size: tuple[str, int] | None,
     stripe_width: int | None,
     replicas: int | None,
@@ -146,7 +154,8 @@ def layout_set(
 ) -> None:
     """Set the layout of new files in directories, or of files that were never written.
 
-    PATHS are on a mount. New subdirectories inherit the layout; existing files and directories keep
+    PATHS are on a mount of this machine, or :/path inside the file system, which a mount of this
+    machine must show. New subdirectories inherit the layout; existing files and directories keep
     theirs. Options that are not given change nothing.
     """
     if as_cluster == bool(chunk_size or stripe_width or replicas):
@@ -160,7 +169,7 @@ def layout_set(
         words.append(f"stripe_width={stripe_width}")
     if replicas:
         words.append(f"replicas={replicas}")
-    for path in paths:
+    for path in [path_on_mount(path, metaserver or "") for path in paths]:
         _forget(path) if as_cluster else _set(path, ",".join(words).encode())
     show([{"path": path, "set": not as_cluster} for path in paths], as_json, lambda _: None)
 

@@ -27,7 +27,8 @@ from fscommon.files import sync_directory
 from fscommon.rpc.caller import Caller
 from fscommon.rpc.snapshot import read_snapshot
 
-from .frame import EXIT_INTERRUPTED, EXIT_USAGE, Command, Group, Reach, json_option, reaching, show
+from ..daemon import EXIT_INTERRUPTED
+from .frame import EXIT_USAGE, Command, Group, Reach, json_option, reaching, show
 from .meta_forget import meta_forget
 from .meta_switch import meta_switch
 from .words import number, size

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from braidfs import mounts
 from fscommon.errors import FsError
 from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.net.address import parse_address
@@ -61,6 +62,23 @@ def find_place(path: str, reach: Reach) -> Place:
     if not reach.is_given:
         reach = replace(reach, metaservers=tuple(parse_address(a) for a in source.addresses))
     return Place(path, names, real, reach)
+
+
+def path_on_mount(path: str, metaservers: str = "") -> str:
+    """The path on this machine, for what is done through a mount; that of `:/path` is on the mount
+    that shows most of it. metaservers: HOST[:PORT],..., one of which that mount must name; "": any.
+    Raises BadParameter if there is no such mount, or nothing at that path."""
+    if path.startswith(":/"):
+        _components(path[1:])
+        try:
+            found = mounts.path(f"{mounts.SCHEME}://{metaservers}{path[1:]}")
+        except LookupError as error:
+            raise click.BadParameter(f"{path} is changed through a mount: {error}") from None
+    else:
+        found = path
+    if not os.path.lexists(found):
+        raise click.BadParameter(f"{path} does not exist")
+    return found
 
 
 def _real(path: str) -> str:

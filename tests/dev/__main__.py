@@ -33,10 +33,12 @@ rdma [--seconds N] [--boots N] [--prepare] [COMMAND...]
                   run COMMAND, or the RDMA tests, in a guest with Soft-RoCE; --boots: boot N times,
                   --prepare: only get what the guest needs
 build [--stub]           build, as up and test do first; --stub writes the generated stub
-help                     show this text
+help                     show this text; COMMAND --help shows its part
 """
 
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -50,6 +52,8 @@ from tests.dev.steps import StepError, console
 _FOLDER = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
 _COUNT = click.IntRange(1, 64)
+_TO_PYTEST = ("test", "deployment")
+PYTEST_HELP = ".venv/bin/python -m pytest --help"
 _BENCHMARKS = ("smoke", "data", "metadata", "journals", "rebuild", "replicas", "transport")
 
 
@@ -254,9 +258,26 @@ def build(stub: bool) -> None:
     check.write_stub() if stub else building.build()
 
 
+def help_of(verb: str) -> str:
+    """What the text above says of a command: its lines and those that are further in. All of the
+    text for a word that is none."""
+    found = re.findall(rf"^{re.escape(verb)}\b.*\n(?:\s+\S.*\n)*", __doc__, re.M)
+    if verb in _TO_PYTEST:
+        found.append(f"ARGS are those of pytest: {PYTEST_HELP} lists them\n")
+    return "".join(found) or __doc__
+
+
+def asks_for_help(words: Sequence[str]) -> bool:
+    """Whether ./dev answers at once, and does nothing; as asks_for_help in the script."""
+    if words[:1] in (["-h"], ["--help"]) or words[1:2] in (["-h"], ["--help"]):
+        return True
+    return words[:1] != ["rdma"] and not {"-h", "--help"}.isdisjoint(words[1:])
+
+
 def main() -> None:
-    if sys.argv[1:2] in (["-h"], ["--help"]):
-        sys.argv[1] = "help"
+    if asks_for_help(sys.argv[1:]):
+        click.echo(help_of(sys.argv[1]), nl=False)
+        return
     try:
         cli(prog_name="./dev")
     except (StepError, PlanError, ProcessError, MountError) as failure:

@@ -328,6 +328,12 @@ def test_layout(cli: Cli, workdir: Path) -> None:
     cli.run("layout", "set", workdir, "--default")
     assert cli.json("layout", "get", workdir)["of"] == "cluster"
     cli.run("layout", "set", workdir, "--chunk-size", "3K", code=1)
+    inside = f":/{workdir.name}/file"
+    cli.run("layout", "set", f":/{workdir.name}", "--stripe-width", 1)
+    assert cli.json("layout", "get", f":/{workdir.name}")["stripe_width"] == 1
+    assert "does not exist" in cli.run("layout", "set", f"{inside}0", "--default", code=2).stderr
+    assert "'..'" in cli.run("layout", "set", ":/a/../b", "--default", code=2).stderr
+    cli.run("layout", "set", workdir, "--default")
     cli.run("layout", "set", "/tmp", "--stripe-width", 1, code=1)
 
 

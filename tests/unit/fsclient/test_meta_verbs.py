@@ -12,8 +12,9 @@ import pytest
 import trio
 
 from fsclient.cli import meta
-from fsclient.cli.frame import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, run_cli
+from fsclient.cli.frame import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, run_cli
 from fsclient.cli.main import cli
+from fsclient.daemon import EXIT_INTERRUPTED
 from fscommon.archive import ArchiveReader, pack_record
 from fscommon.errors import BraidError, ConfigError, FsError, Status, TransportError
 from fscommon.wire.backup import BackupBegun, BackupEnded, BackupNext, BackupPart

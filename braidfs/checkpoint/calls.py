@@ -132,6 +132,12 @@ class Calls:
         """In a thread. What it has not done when the program ends stays to be done by `tidy`."""
         threading.Thread(target=work, name="checkpoint-removal", daemon=True).start()
 
+    def aside(self, work: Callable[[], None]) -> Callable[[], None]:
+        """In a thread, whose end the program waits for when it ends. Returns what waits for it."""
+        thread = threading.Thread(target=work, name="checkpoint-room")
+        thread.start()
+        return thread.join
+
     def unique(self) -> str:
         return uuid.uuid4().hex[:12]
 

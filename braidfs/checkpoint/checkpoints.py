@@ -16,7 +16,7 @@ durable, renames, makes room by `keep`, and returns the Step. A rank that gives 
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
@@ -62,7 +62,8 @@ class Checkpoints:
         self.root = Path(root)
         self._keep, self._keep_every, self._is_summed = keep, keep_every, sums
         self._calls = calls or Calls()
-        self._shelf = Shelf(self._calls, self.root)
+        self._steps = Shelf(self._calls, self.root)
+        self._wait_for_room: Callable[[], None] | None = None
         self._staging = None
         if staging is not None:
             settings = Settings(str(self.root.absolute()), keep, keep_every)
@@ -106,7 +107,7 @@ class Checkpoints:
             part,
             node_parts=node_parts,
             is_summed=self._is_summed,
-            committed=self._make_room,
+            committed=self._make_room_aside,
         )
 
     def prepare(self, step: int, attempt: str | None = None) -> Path:
@@ -148,7 +149,7 @@ class Checkpoints:
 
     def steps(self) -> list[Step]:
         """All visible steps, ascending."""
-        return self._shelf.steps()
+        return self._shelf().steps()
 
     def latest(self) -> Step | None:
         """The highest visible step; None: there is none. It is whole and durable.
@@ -157,7 +158,7 @@ class Checkpoints:
         here) is preferred if it is higher; its `staged` is true. So ranks on other nodes may find
         another one: let one rank decide. Use `reading` to keep the step while it is loaded.
         """
-        durable = self._shelf.latest()
+        durable = self._shelf().latest()
         staged = self._staging.latest() if self._staging else None
         if staged is None or (durable is not None and durable.number >= staged.number):
             return durable
@@ -200,28 +201,43 @@ class Checkpoints:
 
     def remove(self, step: int) -> bool:
         """Removes a step. False: somebody reads it. Raises StepLost if it is not there."""
-        return self._shelf.remove(step)
+        return self._shelf().remove(step)
 
     def tidy(self, age: float = TIDY_AGE) -> list[str]:
         """Deletes what crashed writers and removers left; returns the names of the directories.
 
         A hidden directory stays while it is of the newest attempt, or changed within `age` seconds.
         """
-        return self._shelf.tidy(age)
+        return self._shelf().tidy(age)
 
     def _held(self, step: int | Step) -> AbstractContextManager[Path]:
         if isinstance(step, Step) and step.staged and self._staging is not None:
             return self._staging.reading(names.Partial(step.number, step.attempt))
-        return self._shelf.reading(step.number if isinstance(step, Step) else step)
+        return self._shelf().reading(step.number if isinstance(step, Step) else step)
 
     def _attempt(self, step: int, attempt: str | None, parts: int) -> Attempt:
         word = names.default_attempt() if attempt is None else attempt
         checked = names.checked_attempt(word), names.checked_step(step)
         return Attempt(self._calls, self.root, checked[1], checked[0], parts)
 
+    def _shelf(self) -> Shelf:
+        """The visible steps, when this object has removed what its last commit left over."""
+        wait, self._wait_for_room = self._wait_for_room, None
+        if wait is not None:
+            wait()
+        return self._steps
+
+    def _make_room_aside(self, done: Step) -> None:
+        """So that ranks go on as soon as the step is durable."""
+        self._shelf()
+        self._wait_for_room = self._calls.aside(lambda: self._make_room(done))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_wait_for_room": None}
+
     def _make_room(self, _done: Step) -> None:
         """After a commit; the step is safe, so an error here is logged and not raised."""
         try:
-            self._shelf.make_room(self._keep, self._keep_every)
+            self._steps.make_room(self._keep, self._keep_every)
         except OSError as error:
             _log.warning("old checkpoints in %s were not removed: %s", self.root, error)

@@ -35,10 +35,12 @@ from .errors import (
 )
 from .manifest import File, Manifest, decode_manifest, decode_mark, encode_mark
 
-POLL_FIRST = 0.01  # seconds between looks for the visible name
+POLL_FIRST = 0.005  # seconds between looks for the visible name
 POLL_LAST = 0.25
+POLL_SHARE = 1 / 16  # of the time that was waited so far, so that a commit is not seen much later
 LIST_EVERY = 0.5  # seconds between looks at the marks: a listing takes a lease from those who mark
 _SHOWN = 32
+_MARKS_TRIED = 16
 
 
 @dataclass(frozen=True)
@@ -132,13 +134,26 @@ class Attempt:
         except FileNotFoundError:
             raise self._gone() from None
 
-    def try_to_commit(self) -> Step | None:
-        """Commits if all parts have marks. None: some are missing.
+    def lacks_marks_after(self, part: int) -> bool:
+        """Whether one of the parts that follow this one surely left no mark of its own.
+
+        The answer costs less than a listing, and takes no lease from ranks that are about to leave
+        their marks. False: a listing says more."""
+        following = range(part + 1, part + 1 + min(self.parts - 1, _MARKS_TRIED))
+        names_there = (names.mark_name(one % self.parts) for one in following)
+        return not all(self._calls.exists(self.marks / name) for name in names_there)
+
+    def try_to_commit(self, *, alone: bool = False) -> Step | None:
+        """Commits if all parts have marks. None: some are missing. alone: None, too, if another
+        rank has begun to commit; it may have died, so who waits tries again after a while.
 
         Raises PartFailed, StepExists, StepLost, and NotWhole if two parts wrote one file.
         """
         try:
-            found = self._marked()
+            listed = self._listed_marks()
+            if listed is None or (alone and not self._is_first()):
+                return None
+            found = self._marked(listed)
             if found is None:
                 return None
             self._look_for(found)
@@ -174,19 +189,18 @@ class Attempt:
         Raises PartFailed within a second after a part left its mark of failure, CommitTimeout,
         StepExists if another attempt committed the step, and StepLost.
         """
-        end = self._calls.monotonic() + timeout
-        pause, next_list = POLL_FIRST, 0.0
+        begin = self._calls.monotonic()
+        next_list = begin + min(LIST_EVERY, timeout)  # the caller has just looked at the marks
         while True:
-            done = self._found_visible()
-            if done is None and self._calls.monotonic() >= next_list:
-                done = self.try_to_commit()
-                next_list = self._calls.monotonic() + LIST_EVERY
+            done, now = self._found_visible(), self._calls.monotonic()
+            if done is None and now >= next_list:
+                done, next_list = self.try_to_commit(), now + LIST_EVERY
             if done is not None:
                 return done
-            if self._calls.monotonic() >= end:
+            if now >= begin + timeout:
                 raise CommitTimeout(self.step, self.missing())
-            self._calls.sleep(pause)
-            pause = min(pause * 1.5, POLL_LAST)
+            pause = min(max((now - begin) * POLL_SHARE, POLL_FIRST), POLL_LAST)
+            self._calls.sleep(min(pause, max(begin + timeout - now, 0.0)))
 
     def missing(self) -> list[int]:
         """The first parts that have no mark."""
@@ -197,17 +211,33 @@ class Attempt:
         there = {part for one in found if one for part in one[0]}
         return sorted(set(range(self.parts)) - there)[:_SHOWN]
 
-    def _marked(self) -> list[File] | None:
-        """The files of all parts; None: some are missing."""
+    def _is_first(self) -> bool:
+        """Whether no other rank has said that it commits. Ranks that commit at the same time would
+        only hold each other up."""
+        try:
+            self._calls.create(self.marks / names.COMMITTING, b"")
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return True  # the disk is full, perhaps; all parts are durable
+        return True
+
+    def _listed_marks(self) -> list[str] | None:
+        """The names of the marks; None: there are fewer than parts."""
         listed = self._calls.names(self.marks)
         for name in listed:
             part = names.read_failed(name)
             if part is not None:
                 raise PartFailed(part, self._calls.read(self.marks / name).decode(errors="replace"))
         marks = [(name, names.read_mark(name)) for name in listed]
-        if sum(mark.parts for _, mark in marks if mark) < self.parts:
-            return None
-        read = [self._mark(name) for name, _ in marks]
+        is_enough = sum(mark.parts for _, mark in marks if mark) >= self.parts
+        return [name for name, mark in marks if mark] if is_enough else None
+
+    def _marked(self, listed: Sequence[str]) -> list[File] | None:
+        """The files of all parts; None: a mark is not filled yet."""
+        read = [self._mark(name) for name in listed]
         parts = {part for one in read if one for part in one[0]}
         if parts < set(range(self.parts)):
             return None

@@ -17,6 +17,7 @@ NEW_MANIFEST: Final = ".checkpoint.json."  # begins the name under which a manif
 PARTS: Final = ".parts"
 REMOVED: Final = ".removed-"
 FAILED: Final = ".failed"
+COMMITTING: Final = ".committing"  # beside the marks: a rank has begun to commit
 STEP_MAX: Final = 999_999_999_999
 
 _VISIBLE: Final = re.compile(r"step-(\d{9,12})")

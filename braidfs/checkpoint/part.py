@@ -102,7 +102,9 @@ class Part:
         except BaseException as failure:
             self._fail(failure)
             raise
-        self._done = self._attempt.try_to_commit()
+        if self._node_parts is None and self._attempt.lacks_marks_after(self._part):
+            return  # whoever leaves the last mark commits
+        self._done = self._attempt.try_to_commit(alone=True)
         if self._done is not None and self._attempt.has_won:
             self._committed(self._done)
 

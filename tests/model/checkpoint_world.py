@@ -254,6 +254,10 @@ class WorldCalls(Calls):
     def later(self, work: Callable[[], None]) -> None:
         self.world.start(self.process, work)
 
+    def aside(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.world.start(self.process, work)
+        return lambda: None
+
     def unique(self) -> str:
         return f"{self.world.chance.getrandbits(48):012x}"
 

@@ -111,13 +111,16 @@ def _an_unfilled_mark_counts(patch: Patch) -> None:
 
 
 def _one_part_too_few(patch: Patch) -> None:
-    def marked(self: Attempt) -> Any:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(self, "parts", max(self.parts - 1, 1))
-            return real(self)
+    def with_fewer(real: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(self: Attempt, *words: Any) -> Any:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(self, "parts", max(self.parts - 1, 1))
+                return real(self, *words)
 
-    real = Attempt._marked
-    patch.setattr(Attempt, "_marked", marked)
+        return counted
+
+    for name in ("_listed_marks", "_marked"):
+        patch.setattr(Attempt, name, with_fewer(getattr(Attempt, name)))
 
 
 def _attempts_share_a_directory(patch: Patch) -> None:
@@ -176,11 +179,13 @@ def _one_too_many_makes_room(patch: Patch) -> None:
 
 def _failures_are_not_told(patch: Patch) -> None:
     patch.setattr(step_names, "read_failed", lambda name: None)
+    patch.setattr(Attempt, "_listed_marks", lambda self: self._calls.names(self.marks))
     patch.setattr(Attempt, "_marked", _marked_without_failures)
 
 
-def _marked_without_failures(self: Attempt) -> Any:
-    marks = [self._mark(name) for name in self._calls.names(self.marks)]
+def _marked_without_failures(self: Attempt, listed: list[str]) -> Any:
+    others = {step_names.COMMITTING}
+    marks = [self._mark(name) for name in listed if name not in others]
     return None if len(marks) < self.parts else [file for one in marks if one for file in one[1]]
 
 

@@ -33,6 +33,7 @@ from fscommon.rpc.data import DataCaller
 from fscommon.rpc.objects import ObjectCaller
 from fscommon.rpc.pool import CallerPool
 from fscommon.types import SessionId, TargetId
+from fscommon.wire.header import EVERY_FILE
 from fscommon.wire.objects import (
     ObjectCopied,
     ObjectCopy,
@@ -50,7 +51,6 @@ CONNECT_TIMEOUT_S: Final = 2.0
 COPY_TIMEOUT_S: Final = 24 * 3600.0  # a copy ends with its connection
 MEND_TIMEOUT_S: Final = 3600.0
 DROP_TIMEOUT_S: Final = 3.0  # a target answers at once
-EVERY_FILE: Final = 0  # in a SYNC: all objects of the target
 OLD_S: Final = 60.0  # a storage server may be upgraded under a metaserver
 
 

@@ -135,13 +135,15 @@ class Attempt:
             raise self._gone() from None
 
     def lacks_marks_after(self, part: int) -> bool:
-        """Whether one of the parts that follow this one surely left no mark of its own.
+        """Whether one of the parts that follow this one has left no mark of its own yet.
 
         The answer costs less than a listing, and takes no lease from ranks that are about to leave
-        their marks. False: a listing says more."""
-        following = range(part + 1, part + 1 + min(self.parts - 1, _MARKS_TRIED))
-        names_there = (names.mark_name(one % self.parts) for one in following)
-        return not all(self._calls.exists(self.marks / name) for name in names_there)
+        their marks. False: a listing says more, perhaps that the part has failed."""
+        for one in range(part + 1, part + 1 + min(self.parts - 1, _MARKS_TRIED)):
+            following = one % self.parts
+            if not self._calls.exists(self.marks / names.mark_name(following)):
+                return not self._calls.exists(self.marks / names.failed_name(following))
+        return False
 
     def try_to_commit(self, *, alone: bool = False) -> Step | None:
         """Commits if all parts have marks. None: some are missing. alone: None, too, if another

@@ -27,6 +27,7 @@ FLAG_MUST_EXIST: Final = 0x20
 FLAG_SOLE: Final = 0x40
 FLAG_RAW: Final = 0x80  # READ: the client checks whole blocks, so the server need not
 FLAGS_KNOWN: Final = 0xFF
+EVERY_FILE: Final = 0  # file id in a SYNC of the metaserver: every object of the target
 
 _PACK: Final = struct.Struct("<IBBHQQIIQIIIIHHIQ")
 _SEAL: Final = struct.Struct("<Q")

@@ -63,6 +63,7 @@ class SessionCore:
         self.journal_count_max = REPLAY_MUTATIONS_MAX
         self.window_count_max = REQUESTS_IN_FLIGHT_MAX
         self.must_reconnect = False
+        self._has_closed = False  # SESSION_CLOSE was answered
         self.sole_until = 0.0  # no other session exists until then
         self.replayed_count = 0
         self.resent_count = 0
@@ -500,9 +501,8 @@ class SessionCore:
     def _request_answered(self, frame: Frame, now: float) -> None:
         header = frame.header
         if header.status in _EVICTED:
-            # SESSION_OPEN will say more, unless this came after SESSION_CLOSE, whose answer is to
-            # come.
-            self.must_reconnect = not self._is_closing()
+            # SESSION_OPEN will say more, unless this came after SESSION_CLOSE, answered or not.
+            self.must_reconnect = not (self._has_closed or self._is_closing())
             return
         pending = self._window.get(header.request_id)
         if pending is None:
@@ -535,6 +535,7 @@ class SessionCore:
         pending.finish(error_of(frame.header.status, failure), b"")
 
     def _succeeded(self, pending: Pending, header: Header, body: bytes) -> None:
+        self._has_closed |= pending.op is Op.SESSION_CLOSE
         if pending.is_mutation:
             self.journal.add(
                 Mutation(

@@ -127,7 +127,8 @@ async def test_a_name_stays_refused_by_a_server_that_comes_back(make_cluster: Cl
         )
         with trio.fail_after(NODE_TIMEOUT_S / 2):
             now = unpack_layout((await client.call(Op.DROP_REPLICAS, request)).layout)
-        assert set(names_of(now)) == set(kept)
+        there = set(names_of(now))  # a copy may have been made meanwhile
+        assert there >= set(kept) and not there & set(lost)
         await trio.to_thread.run_sync(cluster.start_servers)
         for name in lost:
             with pytest.raises(FsError) as caught:

@@ -45,6 +45,23 @@ def test_what_comes_behind_the_end_of_the_session(client: Client, server: Memory
     assert closed == [None], "also when the connection ended before the answer"
 
 
+def test_what_comes_behind_the_answer_to_the_end_of_the_session(
+    client: Client, server: MemoryMetaserver
+) -> None:
+    """Nobody is told of an eviction that was none."""
+    open_session(client, server)
+    closed: list[FsError | None] = []
+    client.core.submit(
+        Op.SESSION_CLOSE, encode(Empty()), lambda error, _body: closed.append(error), NEVER
+    )
+    exchange(client, server)
+    client.getattr(b"heartbeat")
+    client.core.take_output(0.0)
+    header = Header(Op.GETATTR, FLAG_REPLY, request_id=2, status=int(Status.UNKNOWN_SESSION))
+    client.core.received(Frame(header, b""), 0.0)
+    assert closed == [None] and not client.core.must_reconnect
+
+
 def test_ids_of_another_process_are_its_own(client: Client, server: MemoryMetaserver) -> None:
     """It begins after the id that the metaserver says, although it had counted for itself."""
     client.core.resume(101, 1, 7, 0)

@@ -33,8 +33,8 @@ uint32_t pick(const Lane& lane, const FileView& view, uint32_t stripe_index, uin
   const auto replicas = view.replicas(stripe_index);
   const auto count = static_cast<uint32_t>(replicas.size());
   const uint32_t usual = usual_place(view.file_id, count);
-  std::tuple<bool, bool, int, uint32_t, uint32_t> best{
-      true, true, std::numeric_limits<int>::max(), count, 0};
+  std::tuple<bool, bool, int, uint32_t, uint32_t> best{true, true, std::numeric_limits<int>::max(),
+                                                       count, 0};
   for (uint32_t step = 0; step < count; ++step) {
     const uint32_t place = (usual + step) % count;
     if ((asked & bit(place)) != 0) continue;

@@ -1,7 +1,7 @@
 // Every data operation, through a socket, with both I/O engines.
-#include <array>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <array>
 
 #include <algorithm>
 

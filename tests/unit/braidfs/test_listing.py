@@ -19,7 +19,7 @@ from .data_sets import KINDS, make_lister
 NAMES = st.binary(min_size=1, max_size=6).filter(
     lambda name: not {0, ord("/")} & set(name) and name not in (b".", b"..")
 )
-WHATS = st.sampled_from(["file", "folder", "link", "fifo", "link to nothing", "link to a folder"])
+SORTS = st.sampled_from(["file", "folder", "link", "fifo", "link to nothing", "link to a folder"])
 ENDS = st.lists(st.binary(max_size=2).map(bytes.lower), max_size=3).map(tuple)
 
 
@@ -57,7 +57,7 @@ def test_the_native_one_is_used_where_it_is_there() -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    entries=st.dictionaries(NAMES, st.tuples(WHATS, st.integers(0, 1 << 43)), max_size=12),
+    entries=st.dictionaries(NAMES, st.tuples(SORTS, st.integers(0, 1 << 43)), max_size=12),
     prefix=st.binary(max_size=5),
     ends=ENDS,
 )

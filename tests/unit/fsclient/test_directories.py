@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from fsclient.fs.directories import PAGE_COUNT_FIRST, PAGE_COUNT_MAX
+from fsclient.fs.directories import PAGE_COUNT_FIRST, PAGE_COUNT_MAX, Listed
 from fsclient.fs.filesystem import FileSystem
 from fscommon.errors import FsError
 from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META, LEASE_READER
@@ -111,14 +111,22 @@ async def test_seek_to_any_cookie(meta: FakeMetadata, fs: FileSystem) -> None:
     assert next(await fs.directories.page(1, 20)).name == b"f30"
 
 
+async def leased_page(fs: FileSystem, cookie: int) -> list[Listed]:
+    """Entries of the open directory 1 behind the cookie, all of which have leases."""
+    page = list(await fs.directories.page(1, cookie))
+    leased = [entry for entry in page if isinstance(entry, Listed)]
+    assert leased == page
+    return leased
+
+
 async def test_entries_overtaken_by_a_change_are_stale(meta: FakeMetadata, fs: FileSystem) -> None:
     meta.answers[Op.READDIR] = BigDirectory(100).answer
     meta.answers[Op.UNLINK] = Removed(record(20, nlink=0))
     fs.directories.open(1, 2)
-    first = list(await fs.directories.page(1, 0))
+    first = await leased_page(fs, 0)
     assert not any(listed.is_stale for listed in first)
     await fs.namespace.unlink(2, b"f20")
-    assert all(listed.is_stale for listed in await fs.directories.page(1, 10))
+    assert all(listed.is_stale for listed in await leased_page(fs, 10))
 
 
 async def test_only_entries_whose_lease_was_lost_are_stale(
@@ -126,12 +134,12 @@ async def test_only_entries_whose_lease_was_lost_are_stale(
 ) -> None:
     meta.answers[Op.READDIR] = BigDirectory(100).answer
     fs.directories.open(1, 2)
-    first = list(await fs.directories.page(1, 0))
+    first = await leased_page(fs, 0)
     fs.inodes.lost_lease(first[3].attributes.ino, LEASE_META)
-    again = list(await fs.directories.page(1, first[0].cookie))
+    again = await leased_page(fs, first[0].cookie)
     assert [listed.name for listed in again if listed.is_stale] == [first[3].name]
     fs.inodes.lost_lease(2, LEASE_ENTRIES)
-    assert all(listed.is_stale for listed in await fs.directories.page(1, first[0].cookie))
+    assert all(listed.is_stale for listed in await leased_page(fs, first[0].cookie))
 
 
 async def test_unknown_handle(fs: FileSystem) -> None:

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <memory>
 
+#include "descriptor.h"
+
 namespace braidfs::reader {
 namespace {
 
@@ -29,33 +31,12 @@ struct EntryHead {
 };
 constexpr std::size_t kNameAt = offsetof(EntryHead, type) + 1;
 
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const noexcept { return number_; }
-
- private:
-  int number_;
-};
-
 struct File {
   std::size_t name_at;  // in the names
   std::size_t name_length;
   std::uint64_t size;
   std::uint64_t inode;
 };
-
-int open_folder(const char* name) noexcept {
-  for (;;) {
-    const int fd = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0 || errno != EINTR) return fd;
-  }
-}
 
 // Returns 0 or an errno.
 int look(int folder, const char* name, int flags, struct statx& seen) noexcept {
@@ -198,8 +179,8 @@ void Pass::pack(std::string_view prefix, Listing& listing) {
 }  // namespace
 
 int list_folder(const char* folder, const Wish& wish, Listing& listing) {
-  const Descriptor opened(open_folder(folder));
-  if (opened.get() < 0) return errno;
+  const Descriptor opened(folder, O_DIRECTORY);
+  if (opened.error() != 0) return opened.error();
   struct statx seen {};
   int error = look(opened.get(), "", AT_EMPTY_PATH, seen);
   if (error != 0) return error;

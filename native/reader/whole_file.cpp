@@ -1,24 +1,14 @@
 #include "whole_file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 
+#include "descriptor.h"
+
 namespace braidfs::reader {
 namespace {
-
-// O_NONBLOCK: a FIFO in place of the file must not stop the thread for good.
-constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-
-int open_file(const char* name) noexcept {
-  for (;;) {
-    const int fd = ::open(name, kFlags);
-    if (fd >= 0) return fd;
-    if (errno != EINTR) return -errno;
-  }
-}
 
 std::int64_t read_open(int fd, std::span<std::byte> into) noexcept {
   std::size_t done = 0;
@@ -43,11 +33,8 @@ std::int64_t size_of(const char* name) noexcept {
 }
 
 std::int64_t read_whole(const char* name, std::span<std::byte> into) noexcept {
-  const int fd = open_file(name);
-  if (fd < 0) return fd;
-  const std::int64_t result = read_open(fd, into);
-  ::close(fd);
-  return result;
+  const Descriptor file(name, 0);
+  return file.error() != 0 ? -file.error() : read_open(file.get(), into);
 }
 
 }  // namespace braidfs::reader

@@ -32,11 +32,9 @@ constexpr int busyness(size_t owed) noexcept { return std::bit_width(owed / 8); 
 uint32_t pick(const Lane& lane, const FileView& view, uint32_t stripe_index, uint8_t asked) {
   const auto replicas = view.replicas(stripe_index);
   const auto count = static_cast<uint32_t>(replicas.size());
-  const uint32_t usual = usual_place(view.file_id, count);
-  std::tuple<bool, bool, int, uint32_t, uint32_t> best{true, true, std::numeric_limits<int>::max(),
-                                                       count, 0};
+  std::tuple best{true, true, std::numeric_limits<int>::max(), count, 0u};
   for (uint32_t step = 0; step < count; ++step) {
-    const uint32_t place = (usual + step) % count;
+    const uint32_t place = usual_place(view.file_id, count, step);
     if ((asked & bit(place)) != 0) continue;
     const Lane::Nearness nearness = lane.nearness(replicas[place].target);
     const int busy = busyness(nearness.owed);

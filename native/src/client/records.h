@@ -86,10 +86,11 @@ struct FileView {
 };
 using FileViewPtr = std::shared_ptr<const FileView>;
 
-// The place, of so many replicas, that a read asks first when nothing else decides
-// (read_replica.h).
-constexpr uint32_t usual_place(uint64_t file_id, size_t replicas) noexcept {
-  return static_cast<uint32_t>((file_id * 0x9e3779b97f4a7c15 >> 33) % replicas);
+// The place, of so many replicas, that a read asks first when nothing else decides, and those that
+// it asks `step` places later. What is fetched ahead follows the same order (read_replica.h,
+// prefetch/server_caches.h).
+constexpr uint32_t usual_place(uint64_t file_id, size_t replicas, size_t step = 0) noexcept {
+  return static_cast<uint32_t>(((file_id * 0x9e3779b97f4a7c15 >> 33) + step) % replicas);
 }
 
 // What it means for a read, copy or seek that an object does not exist: if a SYNC made its stripe

@@ -1,9 +1,9 @@
 // Every data operation, through a socket, with both I/O engines.
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <array>
 
 #include <algorithm>
+#include <array>
 
 #include "peer.h"
 

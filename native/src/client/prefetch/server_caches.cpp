@@ -7,12 +7,11 @@ namespace braidfs::client::prefetch {
 
 const Replica& ServerCaches::read_first_locked(uint64_t file_id,
                                                std::span<const Replica> replicas) const {
-  const size_t usual = usual_place(file_id, replicas.size());
   for (size_t step = 0; step < replicas.size(); ++step) {
-    const Replica& one = replicas[(usual + step) % replicas.size()];
+    const Replica& one = replicas[usual_place(file_id, replicas.size(), step)];
     if (near_.contains(one.target)) return one;
   }
-  return replicas[usual];
+  return replicas[usual_place(file_id, replicas.size())];
 }
 
 void ServerCaches::want(const Attributes& attributes, const FileView& view, Clock::time_point now) {

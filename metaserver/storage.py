@@ -8,7 +8,7 @@ target that the cluster does not have, there is nothing to cut or delete: the ca
 nobody repeats it for ever.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -164,19 +164,31 @@ class StorageCalls:
     async def delete_objects(self, groups: Sequence[Sequence[ObjectName]]) -> list[str]:
         """Deletes objects. Returns for each group "", or why some of its objects are not
         deleted."""
-        places: dict[str | None, list[tuple[int, ObjectName]]] = {}
-        for index, group in enumerate(groups):
-            for one in group:
-                address = self._membership.address_of(TargetId(one.target))
-                places.setdefault(address, []).append((index, one))
-        for _, (target, file_id, _) in places.pop(None, ()):
+        places, unknown = self._by_address(
+            (index, one) for index, group in enumerate(groups) for one in group
+        )
+        for target, file_id, _ in unknown:
             self._tell_unknown(target, file_id)
         failed: dict[int, str] = {}
         async with trio.open_nursery() as nursery:
             for address, objects in places.items():
-                assert address is not None
                 nursery.start_soon(self._delete_at, address, objects, failed)
         return [failed.get(index, "") for index in range(len(groups))]
+
+    def _by_address(
+        self, objects: Iterable[tuple[int, ObjectName]]
+    ) -> tuple[dict[str, list[tuple[int, ObjectName]]], list[ObjectName]]:
+        """Numbered objects by the address of their storage server, and those whose target the
+        cluster does not have."""
+        places: dict[str, list[tuple[int, ObjectName]]] = {}
+        unknown: list[ObjectName] = []
+        for index, one in objects:
+            address = self._membership.address_of(TargetId(one.target))
+            if address is None:
+                unknown.append(one)
+            else:
+                places.setdefault(address, []).append((index, one))
+        return places, unknown
 
     async def _delete_at(
         self, address: str, objects: Sequence[tuple[int, ObjectName]], failed: dict[int, str]
@@ -229,15 +241,11 @@ class StorageCalls:
     async def sync_all(self, objects: Sequence[tuple[ObjectName, int]]) -> list[int | BraidError]:
         """Makes objects durable, each with its truncate epoch, many at a time. Returns of each the
         target's incarnation, or why it may not be durable."""
-        places: dict[str | None, list[int]] = {}
-        for index, (name, _) in enumerate(objects):
-            address = self._membership.address_of(TargetId(name.target))
-            places.setdefault(address, []).append(index)
+        places, _ = self._by_address(enumerate(name for name, _ in objects))
         done: list[int | BraidError] = [TransportError("the target is in no node")] * len(objects)
-        places.pop(None, None)
         async with trio.open_nursery() as nursery:
-            for address, indices in places.items():
-                assert address is not None
+            for address, there in places.items():
+                indices = [index for index, _ in there]
                 nursery.start_soon(self._sync_at, address, objects, indices, done)
         return done
 

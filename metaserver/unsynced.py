@@ -6,7 +6,7 @@ this metaserver knows, and neither the layout nor the record has changed meanwhi
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -27,14 +27,14 @@ from metaserver.transaction import Transaction
 
 LOOK_S: Final = 2.0
 ROUND_MAX: Final = 1024
-BATCH_MAX: Final = 128  # files that are looked at in one go
-MANY: Final = 32
+BATCH_MAX: Final = 128  # records that are looked at in one go
+MANY: Final = 32  # objects of a batch, from which on their target is synced as a whole
 _LOG_S: Final = 60.0
 
 Record = tuple[bytes, bytes]  # key and value
 
 
-class Asked(NamedTuple):
+class UnsyncedReplica(NamedTuple):
     """A replica that is to be made durable. incarnation: of its target, before it was asked."""
 
     ino: Ino
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
 
 class Unsynced:
     def __init__(self, background: Background, many: int = MANY) -> None:
-        """many: of a batch's objects: a target with so many of them is synced as a whole."""
+        """many: in place of MANY."""
         self._many = many
         self._engine = background.engine
         self._storage = background.storage
@@ -52,7 +52,8 @@ class Unsynced:
         self._log = Log("unsynced")
         self._faults = Faults(self._log)
         self._failures = RateLimit(_LOG_S)
-        self._targets: dict[int, int] = {}  # synced as a whole in this round: their incarnations
+        # The incarnations of targets that were synced as a whole in this round.
+        self._synced_targets: dict[int, int] = {}
         self._after = b""  # the record with which the last round ended
 
     async def run(self) -> None:
@@ -68,12 +69,12 @@ class Unsynced:
         self._after = found[-1][0] + b"\0" if len(found) == ROUND_MAX else b""
         if self._engine.progress.recovering:
             return
-        left = [record for record in found if self._is_left(unsynced_place(record[0])[1])]
-        self._targets.clear()
-        for begin in range(0, len(left), BATCH_MAX):
-            await self._sync(left[begin : begin + BATCH_MAX])
+        ours = [record for record in found if self._has_ended(unsynced_place(record[0])[1])]
+        self._synced_targets.clear()
+        for begin in range(0, len(ours), BATCH_MAX):
+            await self._sync(ours[begin : begin + BATCH_MAX])
 
-    def _is_left(self, session: SessionId) -> bool:
+    def _has_ended(self, session: SessionId) -> bool:
         """Whether the session has ended, and nothing that it sent is still to be refused."""
         if session in self._engine.sessions:
             return False
@@ -83,33 +84,44 @@ class Unsynced:
     async def _sync(self, records: Sequence[Record]) -> None:
         """Syncs all replicas of these files, and ends the records of those that are durable."""
         layouts = self._layouts({unsynced_place(key)[0] for key, _ in records})
-        asked: list[Asked] = []
-        left: set[Ino] = set()  # files that may not be durable
+        replicas: list[UnsyncedReplica] = []
+        not_durable: set[Ino] = set()  # files of which that cannot be said
         for ino, layout in layouts.items():
-            replicas = self._replicas(ino, layout)
-            if replicas is None:
-                left.add(ino)
+            found = self._replicas(ino, layout)
+            if found is None:
+                not_durable.add(ino)
             else:
-                asked += replicas
-        await self._sync_targets(Counter(TargetId(one.name.target) for one in asked))
-        singly = [one for one in asked if one.name.target not in self._targets]
-        words = [(one.name, layouts[one.ino].truncate_epoch) for one in singly]
-        answers = dict(zip(singly, await self._storage.sync_all(words), strict=True))
-        left.update(
+                replicas += found
+        answers = await self._answers(replicas, layouts)
+        not_durable.update(
             one.ino
-            for one in asked
-            if not self._is_durable(one, answers.get(one, self._targets.get(one.name.target, 0)))
+            for one, answer in zip(replicas, answers, strict=True)
+            if not self._is_durable(one, answer)
         )
 
         def end(tx: Transaction, _: Context) -> None:
             for key, value in records:
                 ino, _session = unsynced_place(key)
                 is_same = tx.get(key) == value and _layout_of(tx, ino) == layouts.get(ino)
-                if is_same and ino not in left:
+                if is_same and ino not in not_durable:
                     tx.delete(key)
 
         self._engine.system(end)
         self._committer.changed()
+
+    async def _answers(
+        self, replicas: Sequence[UnsyncedReplica], layouts: Mapping[Ino, Layout]
+    ) -> list[int | BraidError]:
+        """Syncs these replicas. Returns of each the incarnation that its target says, or why it may
+        not be durable."""
+        await self._sync_targets(Counter(TargetId(one.name.target) for one in replicas))
+        singly = [one for one in replicas if one.name.target not in self._synced_targets]
+        objects = [(one.name, layouts[one.ino].truncate_epoch) for one in singly]
+        answers = dict(zip(singly, await self._storage.sync_all(objects), strict=True))
+        return [
+            answers[one] if one in answers else self._synced_targets[one.name.target]
+            for one in replicas
+        ]
 
     async def _sync_targets(self, counts: Counter[TargetId]) -> None:
         """Syncs targets with many of these objects, each once in a round: what sessions that had
@@ -117,32 +129,32 @@ class Unsynced:
 
         async def sync(target: TargetId) -> None:
             with suppress(*STORAGE_ERRORS):
-                self._targets[target] = await self._storage.sync_target(target)
+                self._synced_targets[target] = await self._storage.sync_target(target)
 
         async with trio.open_nursery() as nursery:
             for target, count in counts.items():
-                if count >= self._many and target not in self._targets:
+                if count >= self._many and target not in self._synced_targets:
                     nursery.start_soon(sync, target)
 
-    def _replicas(self, ino: Ino, layout: Layout) -> list[Asked] | None:
+    def _replicas(self, ino: Ino, layout: Layout) -> list[UnsyncedReplica] | None:
         """All replicas of a file; None: one of them cannot be reached."""
         membership = self._engine.services.membership
-        asked: list[Asked] = []
+        replicas: list[UnsyncedReplica] = []
         for name in names_of(layout):
             known = membership.target(name.target)
             if known is None or membership.is_down(known.node):
                 return None
-            asked.append(Asked(ino, name, known.incarnation))
-        return asked
+            replicas.append(UnsyncedReplica(ino, name, known.incarnation))
+        return replicas
 
-    def _is_durable(self, asked: Asked, answer: int | BraidError) -> bool:
+    def _is_durable(self, replica: UnsyncedReplica, answer: int | BraidError) -> bool:
         """Whether all that was written to this replica before is durable."""
         if not isinstance(answer, BraidError):
-            return answer == asked.incarnation
+            return answer == replica.incarnation
         if isinstance(answer, FsError) and answer.status is Status.NO_OBJECT:
             return True  # nothing was written to it
         if self._failures.permit() is not None:
-            self._log.warning("a closed file is synced later", ino=asked.ino, error=answer)
+            self._log.warning("a closed file is synced later", ino=replica.ino, error=answer)
         return False
 
     def _layouts(self, inos: Iterable[Ino]) -> dict[Ino, Layout]:

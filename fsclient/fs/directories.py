@@ -93,18 +93,16 @@ class Moment:
 
 
 class OpenDirectory:
-    """asked: the counters when the page was requested. is_named: its names were leased. is_seen:
-    see_rows() has seen all of its page. has_lost: changes of its names were lost with the session,
-    and no fsync has reported it yet."""
+    """asked: the counters when the page was requested. is_named: its names were leased. has_lost:
+    changes of its names were lost with the session, and no fsync has reported it yet."""
 
-    __slots__ = ("asked", "has_lost", "ino", "is_named", "is_seen", "page", "page_count")
+    __slots__ = ("asked", "has_lost", "ino", "is_named", "page", "page_count")
 
     def __init__(self, ino: int) -> None:
         self.ino = ino
         self.has_lost = False
         self.page = Page()
         self.is_named = False
-        self.is_seen = False
         self.asked = Moment()
         self.page_count = PAGE_COUNT_FIRST
 
@@ -211,7 +209,6 @@ class Directories:
         page = _page_of(reply)
         self._inodes.see_parents(reply.parents)
         directory.is_named = self._namespace.are_leased(directory.ino, reply.parents)
-        directory.is_seen = False
         directory.asked = asked
         directory.page = page
         self._inodes.catch_up()
@@ -234,7 +231,6 @@ class Directories:
         if asked.loss_count == self._inodes.losses.now:
             if asked.change_count == self._inodes.change_count:
                 self._inodes.see_rows(page.records)
-                directory.is_seen = True
         else:
             for index, entry in enumerate(page.inos):
                 if not self._is_stale(directory, entry):
@@ -273,10 +269,11 @@ class Directories:
             yield Listed(page.names[at], page.cookies[at], attributes, is_stale, directory.is_named)
 
     def _is_as_seen(self, directory: OpenDirectory) -> bool:
-        """Whether nothing has changed for this client since see_rows() saw the page."""
+        """Whether see_rows() has seen the page, and nothing has changed for this client since it
+        was requested. Counts only rise, so what is equal now was so when the page came."""
         inodes, asked = self._inodes, directory.asked
         is_same = (asked.change_count, asked.loss_count) == (inodes.change_count, inodes.losses.now)
-        return is_same and directory.is_seen
+        return directory.is_named and is_same
 
     def _is_stale(self, directory: OpenDirectory, ino: int) -> bool:
         """Whether the page's attributes of the inode may be from before a change."""

@@ -394,7 +394,8 @@ class Operations(pyfuse3.Operations):
     def _add(self, body: DirectoryBody, parent: int, listed: Listed | Unleased) -> bool:
         if isinstance(listed, Unleased):
             entry_s = self._names.entry_s(parent, listed.name, listed.inode.ino)
-            return body.add_unleased(listed.name, listed.cookie, listed.inode, entry_s)
+            entry = EntryOut(listed.inode, listed.inode.ino, entry_s, 0.0)
+            return body.add(listed.name, listed.cookie, entry)
         attributes = listed.attributes
         entry_s = attr_s = 0.0
         if not listed.is_stale:

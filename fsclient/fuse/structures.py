@@ -31,7 +31,6 @@ _ATTR: Final = struct.Struct("<3Q3q10I")
 _ENTRY: Final = struct.Struct("<4Q2I")
 _OPENED: Final = struct.Struct("<QIi")
 _DIRENT: Final = struct.Struct("<2Q2I")
-_ENTRY_PLUS: Final = struct.Struct("<4Q2I3Q3q10I2Q2I")  # an _ENTRY, an _ATTR and a _DIRENT
 READDIR_SIZE_MAX: Final = 128 << 10
 _DIRECT_IO: Final = 1
 _STATX: Final = struct.Struct("<QII16x2IQ3IH2x4Q" + "qI4x" * 4 + "4I112x")
@@ -182,15 +181,21 @@ def _time(kept_ns: int) -> tuple[int, int]:
     return divmod(true_time(kept_ns), _SECOND)
 
 
-def _attr(attributes: Attributes, ino: int) -> bytes:
+def _attr(attributes: Attributes | RecordFields, ino: int) -> bytes:
     a = attributes
-    times = (_time(a.atime_ns), _time(a.mtime_ns), _time(a.ctime_ns))
+    atime_s, atime_ns = _time(a.atime_ns)
+    mtime_s, mtime_ns = _time(a.mtime_ns)
+    ctime_s, ctime_ns = _time(a.ctime_ns)
     return _ATTR.pack(
         ino,
         a.size,
         a.blocks,
-        *(seconds for seconds, _ in times),
-        *(rest for _, rest in times),
+        atime_s,
+        mtime_s,
+        ctime_s,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
         a.mode,
         a.nlink,
         a.uid,
@@ -204,7 +209,7 @@ def _attr(attributes: Attributes, ino: int) -> bytes:
 class EntryOut(NamedTuple):
     """An inode for the kernel: its number, and how long it may cache name and attributes."""
 
-    attributes: Attributes
+    attributes: Attributes | RecordFields
     ino: int
     entry_s: float
     attr_s: float
@@ -227,24 +232,7 @@ class DirectoryBody:
     def add(self, name: bytes, cookie: int, entry: EntryOut) -> bool:
         """Adds an entry. False: there is no room."""
         kind = stat.S_IFMT(entry.attributes.mode) >> 12
-        return self._take(entry.octets + _DIRENT.pack(entry.ino, cookie, len(name), kind) + name)
-
-    def add_unleased(self, name: bytes, cookie: int, inode: RecordFields, entry_s: float) -> bool:
-        """Like add(), for attributes that the kernel may not cache."""
-        name_s, name_ns = _parts(int(entry_s * _SECOND))
-        atime_s, atime_ns = _time(inode.atime_ns)
-        mtime_s, mtime_ns = _time(inode.mtime_ns)
-        ctime_s, ctime_ns = _time(inode.ctime_ns)
-        head = _ENTRY_PLUS.pack(
-            *(inode.ino, 0, name_s, 0, name_ns, 0),
-            *(inode.ino, inode.size, inode.blocks),
-            *(atime_s, mtime_s, ctime_s, atime_ns, mtime_ns, ctime_ns),
-            *(inode.mode, inode.nlink, inode.uid, inode.gid, inode.rdev, BLOCK_SIZE_OF_IO, 0),
-            *(inode.ino, cookie, len(name), stat.S_IFMT(inode.mode) >> 12),
-        )
-        return self._take(head + name)
-
-    def _take(self, row: bytes) -> bool:
+        row = entry.octets + _DIRENT.pack(entry.ino, cookie, len(name), kind) + name
         row += bytes(-len(row) % 8)
         if len(self._octets) + len(row) > self._size:
             return False

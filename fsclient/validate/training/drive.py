@@ -450,8 +450,8 @@ class Stage:
             }
             for node in range(count)
         ]
-        found = await self.replay(action, given, [len(one) for one in shares], PHASE_SECONDS_MAX)
-        by_node = [[Trace(**one) for one in of_node] for of_node in found]
+        counts = [len(one) for one in shares]
+        by_node = await self.traces(action, given, counts, PHASE_SECONDS_MAX)
         moved = sum(one.bytes for of_node in by_node for one in of_node)
         return Epoch(0.0, 0.0, 0, moved, wanted.ranks, seconds_of(by_node))
 
@@ -460,6 +460,13 @@ class Stage:
         await self.nodes[0].ask("remove", MAKE_SECONDS_MAX, folder=folder)
 
     # ---- programs of the nodes -----------------------------------------------------------
+
+    async def traces(
+        self, action: str, given: Sequence[dict[str, Any]], counts: Sequence[int], limit_s: float
+    ) -> list[list[Trace]]:
+        """As replay(), for an action whose processes each tell a trace."""
+        found = await self.replay(action, given, counts, limit_s)
+        return [[Trace(**one) for one in of_node] for of_node in found]
 
     async def replay(
         self, action: str, given: Sequence[dict[str, Any]], counts: Sequence[int], limit_s: float

@@ -10,7 +10,7 @@ from ..run import PHASE_SECONDS_MAX
 from ..worker import RESULTS_WORD
 from . import dlio
 from .drive import GUESSED_RATE, MAKE_SECONDS_MAX, Engine, Stage
-from .utilisation import Epoch, Trace, epoch_of
+from .utilisation import Epoch, epoch_of
 from .workload import Format, Workload
 
 LIMIT_FACTOR: Final = 4.0  # an epoch ends when it takes so many times the longest that is enough
@@ -92,8 +92,7 @@ class BuiltIn:
             first += count
 
         async def work() -> Epoch:
-            found = await stage.replay("train", given, gpus, limit_s + LIMIT_MORE_S)
-            by_node = [[Trace(**one) for one in of_node] for of_node in found]
+            by_node = await stage.traces("train", given, gpus, limit_s + LIMIT_MORE_S)
             return epoch_of(by_node, compute_s, steps)
 
         return await stage.counted(work)

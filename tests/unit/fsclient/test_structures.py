@@ -1,4 +1,5 @@
-"""Entries of READDIRPLUS that are made in two ways are the same bytes."""
+"""Entries of READDIRPLUS that are made of attributes, and of a record's fields, are the same
+bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ NAMES = st.binary(min_size=1, max_size=255)
     entry_s=st.floats(0, 1000),
     size=st.sampled_from([600, 1000, READDIR_SIZE_MAX]),
 )
-def test_an_unleased_entry_is_one_without_a_time(
+def test_entries_of_fields_are_those_of_attributes(
     rows: list[tuple[bytes, int, Attributes]], entry_s: float, size: int
 ) -> None:
     usual, quick = DirectoryBody(size), DirectoryBody(size)
@@ -41,5 +42,5 @@ def test_an_unleased_entry_is_one_without_a_time(
         entry = EntryOut(attributes, attributes.ino, entry_s, 0.0)
         is_taken = usual.add(name, cookie, entry)
         fields = record_fields(b"before" + attributes.pack(), len(b"before"))
-        assert quick.add_unleased(name, cookie, fields, entry_s) == is_taken
+        assert quick.add(name, cookie, EntryOut(fields, fields.ino, entry_s, 0.0)) == is_taken
     assert quick.octets == usual.octets

@@ -369,6 +369,14 @@ async def test_another_process_of_the_session_finds_one_replica(
 # ---- what nobody has synced ---------------------------------------------------------------------
 
 
+def left_by(client: Client, bench: MirrorBench) -> Ino:
+    """A file that nobody has synced, of a session that has ended."""
+    ino = created(client)
+    client.call(Op.SESSION_CLOSE, Empty())
+    bench.settle()
+    return ino
+
+
 async def test_what_a_session_has_left_is_synced(
     bench: MirrorBench, client: Client, autojump_clock: MockClock
 ) -> None:
@@ -425,9 +433,7 @@ async def test_a_target_that_is_not_synced_as_a_whole_is_asked_for_each_object(
     bench: MirrorBench, client: Client, autojump_clock: MockClock
 ) -> None:
     """One of its objects may be damaged; a storage server of before answers NO_OBJECT."""
-    ino = created(client)
-    client.call(Op.SESSION_CLOSE, Empty())
-    bench.settle()
+    ino = left_by(client, bench)
 
     class Former(Targets):
         async def sync_target(self, target: TargetId) -> int:
@@ -443,9 +449,7 @@ async def test_a_target_that_is_not_synced_as_a_whole_is_asked_for_each_object(
 async def test_a_layout_that_changes_meanwhile_is_synced_again(
     bench: MirrorBench, client: Client, autojump_clock: MockClock
 ) -> None:
-    ino = created(client)
-    client.call(Op.SESSION_CLOSE, Empty())
-    bench.settle()
+    ino = left_by(client, bench)
 
     first, *_, last = names_of(bench.layout(ino))
     assert first.target != last.target

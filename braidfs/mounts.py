@@ -91,6 +91,18 @@ def url(path: AnyPath) -> str:
     return _PREFIX + _join(mount.folder, posixpath.relpath(resolved, mount.mountpoint))
 
 
+def has_device(device: int) -> bool:
+    """Whether a BraidFS with this device (st_dev of its files) is mounted here. Raises OSError
+    where /proc is not mounted."""
+    number = b"%d:%d" % (os.major(device), os.minor(device))
+    for line in Path(_MOUNTINFO).read_bytes().splitlines():
+        before, _, after = line.partition(b" - ")
+        is_same = before.split(b" ")[2:3] == [number]
+        if is_same and after.split(b" ")[0] == _FILE_SYSTEM_TYPE:
+            return True
+    return False
+
+
 def _lines() -> tuple[_Line, ...]:
     return _parse(Path(_MOUNTINFO).read_bytes())
 

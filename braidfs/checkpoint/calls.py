@@ -19,6 +19,7 @@ from typing import BinaryIO, Protocol, TypeVar
 from .errors import LockTimeout
 
 SYNCS_AT_A_TIME = 8
+REMOVAL = "checkpoint-removal"  # the name of threads that remove old steps
 _PAUSE_FIRST = 0.0002  # seconds between looks at a lock, which is mostly held for less than a ms
 _PAUSE_LAST = 0.02
 
@@ -128,13 +129,10 @@ class Calls:
         with ThreadPoolExecutor(min(SYNCS_AT_A_TIME, len(items))) as pool:
             return [one.result() for one in [pool.submit(work, item) for item in items]]
 
-    def later(self, work: Callable[[], None]) -> None:
-        """In a thread. What it has not done when the program ends stays to be done by `tidy`."""
-        threading.Thread(target=work, name="checkpoint-removal", daemon=True).start()
-
-    def aside(self, work: Callable[[], None]) -> Callable[[], None]:
-        """In a thread, whose end the program waits for when it ends. Returns what waits for it."""
-        thread = threading.Thread(target=work, name="checkpoint-room")
+    def later(self, work: Callable[[], None], *, must_end: bool = False) -> Callable[[], None]:
+        """In a thread. must_end: the program waits for it when it ends; else what is not done by
+        then stays to be done by `tidy`. Returns what waits for the end of the work."""
+        thread = threading.Thread(target=work, name=REMOVAL, daemon=not must_end)
         thread.start()
         return thread.join
 

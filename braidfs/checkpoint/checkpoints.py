@@ -107,7 +107,7 @@ class Checkpoints:
             part,
             node_parts=node_parts,
             is_summed=self._is_summed,
-            committed=self._make_room_aside,
+            committed=self._make_room_later,
         )
 
     def prepare(self, step: int, attempt: str | None = None) -> Path:
@@ -135,7 +135,7 @@ class Checkpoints:
         except FileNotFoundError as error:
             raise NotWhole(step, str(error.filename), "it was not written") from None
         done = tried.commit(found)
-        self._make_room(done)
+        self._make_room()
         return done
 
     def wait(
@@ -221,21 +221,21 @@ class Checkpoints:
         return Attempt(self._calls, self.root, checked[1], checked[0], parts)
 
     def _shelf(self) -> Shelf:
-        """The visible steps, when this object has removed what its last commit left over."""
+        """The visible steps, when the room for this object's last commit has been made."""
         wait, self._wait_for_room = self._wait_for_room, None
         if wait is not None:
             wait()
         return self._steps
 
-    def _make_room_aside(self, done: Step) -> None:
+    def _make_room_later(self) -> None:
         """So that ranks go on as soon as the step is durable."""
         self._shelf()
-        self._wait_for_room = self._calls.aside(lambda: self._make_room(done))
+        self._wait_for_room = self._calls.later(self._make_room, must_end=True)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_wait_for_room": None}
 
-    def _make_room(self, _done: Step) -> None:
+    def _make_room(self) -> None:
         """After a commit; the step is safe, so an error here is logged and not raised."""
         try:
             self._steps.make_room(self._keep, self._keep_every)

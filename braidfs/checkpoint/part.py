@@ -30,7 +30,7 @@ class Part:
         *,
         node_parts: tuple[int, int] | None = None,
         is_summed: bool = False,
-        committed: Callable[[Step], None] = lambda step: None,
+        committed: Callable[[], None] = lambda: None,
     ) -> None:
         self._calls, self._attempt, self._part = calls, attempt, part
         self._node_parts, self._is_summed, self._committed = node_parts, is_summed, committed
@@ -78,7 +78,7 @@ class Part:
         if self._done is None:
             self._done = self._attempt.wait(timeout)
             if self._attempt.has_won:  # the one that left the last mark had died
-                self._committed(self._done)
+                self._committed()
         return self._done
 
     def __enter__(self) -> "Part":
@@ -106,7 +106,7 @@ class Part:
             return  # whoever leaves the last mark commits
         self._done = self._attempt.try_to_commit(alone=True)
         if self._done is not None and self._attempt.has_won:
-            self._committed(self._done)
+            self._committed()
 
     def _end(self) -> None:
         """Makes the part durable and leaves the mark, or what the last rank of the node needs."""

@@ -12,10 +12,10 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import accumulate
-from pathlib import Path
 from typing import Final, NamedTuple
 
-_MOUNT_FIELDS_MIN: Final = 10  # of a line of mountinfo
+from braidfs.mounts import has_device
+
 _LEADS_NOWHERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # errors of symbolic links
 
 
@@ -56,13 +56,19 @@ that vanish meanwhile, and links that lead nowhere, are left out. Raises OSError
 cannot be listed."""
 
 
+def native_lister() -> Lister:
+    """Raises ImportError where the native module is missing."""
+    from _braidfs_reader import list_folder  # noqa: PLC0415  # it is optional
+
+    return lambda folder, prefix, wish: Folder(*list_folder(folder, prefix, *wish))
+
+
 def new_lister() -> Lister:
     """The native one; where the native module is missing, that of Python."""
     try:
-        from _braidfs_reader import list_folder  # noqa: PLC0415  # it is optional
+        return native_lister()
     except ImportError:
         return python_lister
-    return lambda folder, prefix, wish: Folder(*list_folder(folder, prefix, *wish))
 
 
 def telling_device(root: bytes) -> int:
@@ -71,18 +77,9 @@ def telling_device(root: bytes) -> int:
     would ask for each of them again: only native code can do without."""
     try:
         device = os.stat(root).st_dev  # noqa: PTH116  # a name of bytes
-        number = b"%d:%d" % (os.major(device), os.minor(device))
-        mounts = Path("/proc/self/mountinfo").read_bytes().splitlines()
+        return device if has_device(device) else 0
     except OSError:
         return 0
-    return device if any(_is_braidfs(mount.split(), number) for mount in mounts) else 0
-
-
-def _is_braidfs(mount: list[bytes], number: bytes) -> bool:
-    """Whether a line of mountinfo is of a BraidFS with that device."""
-    if len(mount) < _MOUNT_FIELDS_MIN or mount[2] != number or b"-" not in mount:
-        return False
-    return mount[mount.index(b"-") + 1 :][:1] == [b"fuse.braidfs"]
 
 
 def python_lister(folder: bytes, prefix: bytes, wish: Wish) -> Folder:

@@ -49,7 +49,6 @@ class _Scan:
     the thread that called run() has all the state."""
 
     def __init__(self, root: bytes, wish: Wish, lister: Lister) -> None:
-        self._root = root
         self._top = root.rstrip(b"/") + b"/"
         self._wish = wish
         self._list = lister
@@ -98,7 +97,7 @@ class _Scan:
             try:
                 self._done.put((path, self._list(self._top + path, path, self._wish)))
             except OSError as error:
-                error.filename = os.fsdecode(self._root + b"/" + path)  # for people to read
+                error.filename = os.fsdecode(self._top + path)  # for people to read
                 self._done.put((path, error))
             except Exception as error:  # whoever waits for this folder gets it
                 self._done.put((path, error))

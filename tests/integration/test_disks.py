@@ -22,6 +22,7 @@ from tests.cluster.mirrors import mirrored
 from tests.cluster.process import PATIENCE, wait_until
 from tests.conftest import ClusterMaker
 from tests.dev.guide import commands_of
+from tests.threads import running_beside
 
 from .test_cli import Cli
 
@@ -126,10 +127,9 @@ def site(make_cluster: ClusterMaker) -> Site:
 def written_all_the_time(site: Site) -> Iterator[None]:
     """Files with two replicas, and with one, are written and compared in the block."""
     failures: list[Any] = []
-    is_over = threading.Event()
     rounds = 0
 
-    def work() -> None:
+    def work(is_over: threading.Event) -> None:
         nonlocal rounds
         try:
             while not is_over.is_set():
@@ -146,13 +146,8 @@ def written_all_the_time(site: Site) -> Iterator[None]:
         except OSError as error:
             failures.append(error)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with running_beside(work):
         yield
-    finally:
-        is_over.set()
-        thread.join()
     assert not failures and rounds > 1
 
 

@@ -251,10 +251,7 @@ class WorldCalls(Calls):
     def each(self, work: Callable[[Any], object], items: Sequence[Any]) -> list[object]:
         return [work(one) for one in items]
 
-    def later(self, work: Callable[[], None]) -> None:
-        self.world.start(self.process, work)
-
-    def aside(self, work: Callable[[], None]) -> Callable[[], None]:
+    def later(self, work: Callable[[], None], *, must_end: bool = False) -> Callable[[], None]:
         self.world.start(self.process, work)
         return lambda: None
 

@@ -37,11 +37,12 @@ def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     for _ in range(2):
         # With PyTorch 2.13 the program sometimes aborts when it ends (3 of 10 pairs of runs;
         # without any saving 1 of 12 runs, with FileSystemWriter 0 of 12). The cause is not known,
-        # so what was saved counts here, and not how it ended.
+        # so that end alone is no failure here: what was saved counts.
         done = subprocess.run(
             run, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
         )
-        print(done.stderr[-5000:])
+        is_aborted = re.search(r"exitcode: -(6|11)\)", done.stderr) is not None
+        assert done.returncode == 0 or is_aborted, done.stderr[-5000:]
     cps = Checkpoints(tmp_path / "run7")
     assert [one.number for one in cps.steps()] == [20, 30, 40]
     assert all(one.parts == 2 for one in cps.steps())

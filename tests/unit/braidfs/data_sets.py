@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from braidfs.data import reading
-from braidfs.data.listing import Folder, Lister, python_lister
+from braidfs.data.listing import Lister, native_lister, python_lister
 from braidfs.data.pools import Pool, PoolOfProcess, PythonPool
 
 KINDS = ("native", "python")
@@ -26,10 +26,7 @@ def make_pool(kind: str) -> Pool:
 
 
 def make_lister(kind: str) -> Lister:
-    if kind == "python":
-        return python_lister
-    list_folder = importlib.import_module("_braidfs_reader").list_folder
-    return lambda folder, prefix, wish: Folder(*list_folder(folder, prefix, *wish))
+    return native_lister() if kind == "native" else python_lister
 
 
 @pytest.fixture(params=KINDS)

@@ -23,7 +23,7 @@ from braidfs.checkpoint import (
     StepExists,
     StepLost,
 )
-from braidfs.checkpoint.calls import Calls
+from braidfs.checkpoint.calls import REMOVAL, Calls
 from braidfs.checkpoint.names import default_attempt
 
 
@@ -37,6 +37,9 @@ def tmp_path(
         return
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)
+        for thread in threading.enumerate():
+            if thread.name == REMOVAL:  # it may still make room for the last commit
+                thread.join(30)
 
 
 def _save(checkpoints: Checkpoints, step: int, attempt: str = "a", content: bytes = b"x") -> Step:

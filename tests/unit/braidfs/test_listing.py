@@ -2,8 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braidfs.data.listing import Folder, Lister, Wish, new_lister, python_lister, telling_device
+from tests.threads import running_beside
 
 from .data_sets import KINDS, make_lister
 
@@ -129,12 +129,10 @@ def test_errors(lister: Lister, tmp_path: Path) -> None:
         lister(place + b"/../../../../../dev/null", b"", Wish())
 
 
-@contextmanager
-def changing(folder: Path) -> Iterator[None]:
-    """Files come and go in the folder, and become folders."""
-    is_over = threading.Event()
+def changing(folder: Path) -> AbstractContextManager[None]:
+    """Files come and go in the folder, and become folders, during the block."""
 
-    def change() -> None:
+    def change(is_over: threading.Event) -> None:
         number = 0
         while not is_over.is_set():
             path = folder / f"changing-{number % 20:02}"
@@ -145,13 +143,7 @@ def changing(folder: Path) -> Iterator[None]:
                 path.mkdir()
                 path.rmdir()
 
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return running_beside(change)
 
 
 def test_what_vanishes_is_left_out(lister: Lister, tmp_path: Path) -> None:

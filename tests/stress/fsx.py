@@ -3,7 +3,8 @@
 Each process has a descriptor of its own and takes turns under one lock, at random: whatever one of
 them wrote, truncated or mapped, the other must read. Run by test_fsx.py, or by hand:
     python -m tests.stress.fsx FILE FILE --operations 100000 --seed 7
-The first difference prints the offset, the last operations, and the command that repeats them.
+The first difference prints the offset, the last operations of each process with their numbers and
+the file's size before them, and the command that repeats them.
 With --notes how long each operation took is appended to a file (tests.cluster.workers).
 Not fuzzing of concurrent writes without order: their outcome has no oracle.
 """
@@ -69,6 +70,13 @@ class Player:
     def size(self, value: int) -> None:
         struct.pack_into("<Q", self.copy, 0, value)
 
+    @property
+    def done(self) -> int:
+        return int(HEADER.unpack_from(self.copy)[1])
+
+    def report(self, why: str) -> None:
+        print(f"process {os.getpid()}: {why}", *self.history, sep="\n  ", file=sys.stderr)
+
     def wanted(self, offset: int, length: int) -> bytes:
         end = min(offset + length, self.size)
         return self.copy[HEADER.size + offset : HEADER.size + max(offset, end)]
@@ -84,7 +92,7 @@ class Player:
         length = min(int(self.chance.paretovariate(0.4)), PIECE_MAX, FILE_MAX - offset)
         if self.chance.random() < 0.3:
             offset &= ~4095
-        self.history.append(f"{os.getpid()} {name} offset={offset} length={length}")
+        self.history.append(f"{self.done} {name} offset={offset} length={length} of {self.size}")
         began_s = time.monotonic()
         getattr(self, name)(offset, length)
         if self.notes:
@@ -166,17 +174,19 @@ def _play(
     player = Player(path, copy, random.Random(seed), Notes(notes) if notes else None)
     while True:
         with lock:
-            size, done = HEADER.unpack_from(copy)
+            done = player.done
             if done >= operations:
+                if done > operations:
+                    player.report("the other process found a difference")
                 return
             try:
                 player.step()
             except BaseException as error:
-                HEADER.pack_into(copy, 0, size, operations)  # the other process stops too
-                print(f"operation {done}: {error!r}", *player.history, sep="\n  ", file=sys.stderr)
+                HEADER.pack_into(copy, 0, player.size, operations + 1)  # the other stops, too
+                player.report(f"operation {done}: {error!r}")
                 lock.release()
                 os._exit(1)
-            HEADER.pack_into(copy, 0, HEADER.unpack_from(copy)[0], done + 1)
+            HEADER.pack_into(copy, 0, player.size, done + 1)
 
 
 def run(paths: Sequence[Path], operations: int, seed: int, notes: Path | None = None) -> bool:

@@ -310,6 +310,7 @@ class Inode {
     return view_ && view_->file_id == view.file_id && view.truncate_epoch < view_->truncate_epoch;
   }
   void note_stamp(const Attributes& known);  // LOCKED
+  void take_size(uint64_t told) noexcept;    // LOCKED
 
   const uint64_t ino_;
   std::mutex mu_;

@@ -85,6 +85,48 @@ TEST(Leases, AnOlderAnswerDoesNotMoveTheEndOfWhatOnlyThisClientWrites) {
   EXPECT_EQ(rig.file(150), wanted);
 }
 
+// One hundred bytes were written and committed, the lease was returned, and another client has cut
+// the file to forty.
+struct CutElsewhereRig : LeasedRig {
+  CutElsewhereRig() {
+    core->inode_lease(kIno, kBoth, 0);
+    write(kFh, 0, pattern(100, 1));
+    EXPECT_EQ(flush(kFh), 0);
+    core->inode_lease(kIno, 0, 0);
+    told_size = 40;
+  }
+  // Its commit tells of durable stripes alone.
+  uint64_t start_commit() {
+    hold_commits(true);
+    const uint64_t unique = start_fsync(kFh);
+    EXPECT_TRUE(eventually([&] { return core->is_ahead(kIno); }));
+    return unique;
+  }
+};
+
+TEST(Leases, ACutByAnotherClientIsSeenThoughACommitIsUnderWay) {
+  CutElsewhereRig rig;
+  const uint64_t fsync = rig.start_commit();
+  rig.core->inode_put(rig.attributes(40, 5), rig.layout(1), rig.capability());
+  rig.core->inode_lease(kIno, kBoth, 0);
+  rig.hold_commits(false);
+  EXPECT_EQ(rig.replier.wait(fsync).error, 0);
+  EXPECT_EQ(rig.read(kFh, 0, 100).bytes.size(), 40u);
+  rig.write(kFh, 50, pattern(10, 2));
+  EXPECT_EQ(rig.flush(kFh), 0);
+  EXPECT_EQ(rig.commits().back().size, 60u);
+  EXPECT_EQ(rig.commits().back().flags & kCommitSize, kCommitSize);
+}
+
+TEST(Leases, ACutByAnotherClientIsSeenInTheAnswerToACommit) {
+  CutElsewhereRig rig;
+  const uint64_t fsync = rig.start_commit();
+  rig.hold_commits(false);
+  EXPECT_EQ(rig.replier.wait(fsync).error, 0);
+  rig.core->inode_lease(kIno, kBoth, 0);
+  EXPECT_EQ(rig.read(kFh, 0, 100).bytes.size(), 40u);
+}
+
 TEST(Leases, AReadUnderALeaseAsksNobody) {
   LeasedRig rig(100);
   rig.core->inode_lease(kIno, kLeaseData, 0);

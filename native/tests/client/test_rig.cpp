@@ -210,8 +210,9 @@ void Rig::note(Event event) {
 }
 
 void Rig::commit(const Event& event) {
+  const auto flags = fetch<uint32_t>(event.payload, 8);
   Committed committed{.size = static_cast<uint64_t>(event.a),
-                      .flags = fetch<uint32_t>(event.payload, 8),
+                      .flags = flags,
                       .durable = fetch<uint16_t>(event.payload, 12),
                       .stripes = fetch<uint64_t>(event.payload, 16),
                       .acknowledged = {}};
@@ -226,8 +227,9 @@ void Rig::commit(const Event& event) {
   const Status once = refusal_once_.exchange(Status::kOk);
   const Status status = once != Status::kOk ? once : commit_status_.load();
   const bool ok = status == Status::kOk;
-  core->commit_done(event.token, status,
-                    ok ? attributes(static_cast<uint64_t>(event.a), 2) : Bytes{});
+  const auto size = static_cast<uint64_t>(event.a);
+  if (ok && (flags & kCommitSize) != 0) told_size = std::max(told_size.load(), size);
+  core->commit_done(event.token, status, ok ? attributes(told_size, 2) : Bytes{});
 }
 
 void Rig::put_rows(std::vector<Replica> rows, uint32_t epoch) {
@@ -306,6 +308,7 @@ Bytes Rig::capability() const { return capability_record(file_id); }
 
 void Rig::open(uint64_t fh, uint32_t flags, uint64_t size, uint64_t durable_stripes) {
   if (settings_.replicas > 1) durable_stripes_ = durable_stripes;
+  told_size = std::max(told_size.load(), size);
   core->inode_put(attributes(size), layout(0, durable_stripes), capability());
   core->handle_put(fh, kIno, flags, false);
 }

@@ -24,7 +24,8 @@ from tests.cluster.certificates import Certificates, make_certificates
 from tests.cluster.cluster import Cluster
 from tests.cluster.logs import Expected, LogReader, complaint
 from tests.cluster.mounts import end_keeper
-from tests.cluster.plan import PlanWishes, Settings, free_port, make_plan
+from tests.cluster.plan import PlanWishes, Settings, make_plan
+from tests.cluster.ports import free_port
 from tests.cluster.process import stop_pid
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -174,7 +175,7 @@ def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One cluster for all tests that leave it intact: two storage servers, two targets each."""
     if LOCAL_DIRECTORY:
         pytest.skip("BRAIDFS_TEST_DIR is set: no cluster")
-    page: Settings = {"metaserver": {"page_listen": f"127.0.0.1:{free_port(set())}"}}
+    page: Settings = {"metaserver": {"page_listen": f"127.0.0.1:{free_port()}"}}
     cluster = Cluster(make_plan(_new_state(), storage_servers=2, targets=2, settings=page))
     _clusters.append(cluster)
     try:

@@ -20,7 +20,8 @@ from typing import Any
 
 from fsclient.cli.certificates import create_authority
 from tests.cluster.networks import Place
-from tests.cluster.plan import HERE, JournalPlan, free_port
+from tests.cluster.plan import HERE, JournalPlan
+from tests.cluster.ports import free_port
 from tests.cluster.process import PATIENCE, ProcessError, Program, tail, wait_until
 
 HEALTHY_SECONDS_MAX = 60.0 * PATIENCE
@@ -102,10 +103,8 @@ def _rows(planned: JournalPlan) -> list[_Row]:
 
 
 def _new_rows(places: Sequence[Place]) -> list[_Row]:
-    taken: set[int] = set()
     return [
-        _Row(f"m{number}", free_port(taken), free_port(taken), place)
-        for number, place in enumerate(places)
+        _Row(f"m{number}", free_port(), free_port(), place) for number, place in enumerate(places)
     ]
 
 

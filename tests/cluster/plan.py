@@ -1,23 +1,22 @@
 """The parts of a loopback cluster: names, ports and paths, kept in STATE/cluster.json.
 
-Ports are chosen once per state, from outside the ephemeral range (the port of a stopped server must
-still be free when it starts again), so several clusters can run side by side. A later plan for the
-same state keeps every recorded port and may only grow, because servers and targets hold bytes. The
-module is pure but for `save`, `recorded` and `free_port`; nothing here starts a program.
+Ports are chosen once per state (tests/cluster/ports.py), so several clusters can run side by side.
+A later plan for the same state keeps every recorded port and may only grow, because servers and
+targets hold bytes. The module is pure but for `save`, `recorded` and the choice of ports; nothing
+here starts a program.
 """
 
 import json
-import random
+import secrets
 import shlex
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
 from tests.cluster.networks import Place
+from tests.cluster.ports import free_port
 
-PORTS = range(10_000, 30_000)
 HERE = Place()
 HOST = HERE.address
 Settings = dict[str, dict[str, object]]  # it maps a program, or "client", to its extra keys
@@ -152,18 +151,6 @@ class PlanWishes(TypedDict, total=False):
     places: Mapping[str, Place] | None
     metaservers: int | None
     journal: str | None
-
-
-def free_port(taken: set[int]) -> int:
-    """A port on which no program listens now, and that is not in `taken`; it is added there."""
-    for _ in range(1000):
-        port = random.choice(PORTS)
-        with socket.socket() as probe:
-            if port in taken or probe.connect_ex((HOST, port)) == 0:
-                continue
-        taken.add(port)
-        return port
-    raise PlanError("no free port was found on 127.0.0.1")
 
 
 def _server(
@@ -322,7 +309,7 @@ def _make_key(path: Path) -> None:
     if path.exists():
         return
     path.touch(mode=0o600)
-    path.write_text(f"{random.SystemRandom().randbytes(32).hex()}\n")
+    path.write_text(f"{secrets.token_hex(32)}\n")
 
 
 def _metaserver_config(plan: ClusterPlan, server: ServerPlan) -> dict[str, object]:

@@ -21,7 +21,8 @@ from pathlib import Path
 from metaserver.store.journals.postgresql import PostgresqlJournal
 from tests.cluster.certificates import Certificates
 from tests.cluster.networks import Place
-from tests.cluster.plan import HERE, free_port
+from tests.cluster.plan import HERE
+from tests.cluster.ports import free_port
 from tests.cluster.process import (
     READY_SECONDS_MAX,
     STOP_SECONDS_MAX,
@@ -264,7 +265,7 @@ def new_server(
     with tempfile.TemporaryDirectory(prefix="braidfs-postgresql-") as folder:
         password = password or secrets.token_hex(8)
         server = PostgresqlServer(
-            Path(folder), free_port(set()), password, dict(settings or {}), place=place
+            Path(folder), free_port(), password, dict(settings or {}), place=place
         )
         try:
             yield server

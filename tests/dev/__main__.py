@@ -46,6 +46,7 @@ import click
 
 from tests.cluster.mounts import MountError
 from tests.cluster.plan import ETCD, POSTGRESQL, PlanError, PlanWishes
+from tests.cluster.ports import NoPortError
 from tests.cluster.process import ProcessError
 from tests.dev.steps import StepError, console
 
@@ -280,7 +281,7 @@ def main() -> None:
         return
     try:
         cli(prog_name="./dev")
-    except (StepError, PlanError, ProcessError, MountError) as failure:
+    except (StepError, PlanError, NoPortError, ProcessError, MountError) as failure:
         console.print(f"dev: {failure}", markup=False, soft_wrap=True)
         sys.exit(1)
 

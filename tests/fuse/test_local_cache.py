@@ -15,7 +15,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.numbers import native_counters
-from tests.cluster.plan import free_port
+from tests.cluster.ports import free_port
 from tests.cluster.process import wait_until
 
 pytestmark = pytest.mark.mount
@@ -63,7 +63,7 @@ def directory(localdir: Path) -> Path:
 def mounted(
     cluster: Cluster, localdir: Path, folder: Path, directory: Path
 ) -> Iterator[CachedMount]:
-    port = free_port(set())
+    port = free_port()
     options = f"cache_dir={directory},cache_size={SIZE}"
     listen = {"metrics_listen": f"127.0.0.1:{port}"}
     shown = f"/{folder.relative_to(cluster.mount_path)}"

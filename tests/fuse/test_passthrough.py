@@ -18,7 +18,7 @@ from fsclient.cli.restart import client_pid
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import native_counters
-from tests.cluster.plan import free_port
+from tests.cluster.ports import free_port
 from tests.cluster.process import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
@@ -34,7 +34,7 @@ class PassingMount:
         self.root = localdir / "passing"
         self._cluster = cluster
         self._folder = f"/{tree.relative_to(cluster.mount_path)}"
-        self._port = free_port(set())
+        self._port = free_port()
 
     @contextmanager
     def mounted(self, more: str = "passthrough") -> Iterator[None]:

@@ -17,7 +17,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import native_counters
-from tests.cluster.plan import free_port
+from tests.cluster.ports import free_port
 from tests.cluster.process import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
@@ -79,7 +79,7 @@ def _read_all(mounted: Path) -> None:
 @contextmanager
 def _sealed_mount(cluster: Cluster, tree: Path, point: Path) -> Iterator[tuple[Path, int]]:
     """The tree mounted as a sealed one, and the port of that client's metrics."""
-    port = free_port(set())
+    port = free_port()
     with cluster.second_client(
         point,
         folder=_folder(cluster, tree),

@@ -14,7 +14,7 @@ from fsclient.cli.restart import client_pid
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster, link_mount_helper
 from tests.cluster.numbers import metrics
-from tests.cluster.plan import free_port
+from tests.cluster.ports import free_port
 from tests.cluster.process import wait_until
 from tests.integration.test_cli import Cli
 
@@ -52,7 +52,7 @@ def serves_metrics(port: int) -> bool:
 
 
 def test_metrics_and_log_are_those_of_the_file(cluster: Cluster, localdir: Path) -> None:
-    port, log = free_port(set()), localdir / "own.log"
+    port, log = free_port(), localdir / "own.log"
     settings = {"metrics_listen": f"127.0.0.1:{port}", "log_file": str(log), "log_level": "warning"}
     with cluster.second_client(localdir / "quiet", settings=settings):
         assert UP in metrics(port)
@@ -93,7 +93,7 @@ def test_a_second_mount_needs_another_address(
 def test_options_of_former_releases(cluster: Cluster, point: Path, localdir: Path) -> None:
     """They override the file for this mount, and the log says what to write there instead."""
     file, log = localdir / "client.toml", localdir / "given.log"
-    port = free_port(set())
+    port = free_port()
     write(file, log_file=str(localdir / "other.log"), log_level="error")
     words = f",log_file={log},log_level=info,metrics_listen=127.0.0.1:{port},keeper=0,keeper=1"
     assert mounted(cluster, point, file, words).returncode == 0
@@ -116,7 +116,7 @@ def test_each_next_process_reads_the_file_again(
     """A restart has what changed. A file that became wrong keeps the mount as it is, and once it is
     right again a killed client goes on."""
     file, cli = localdir / "client.toml", Cli(cluster)
-    log, first, second = str(localdir / "own.log"), free_port(set()), free_port(set())
+    log, first, second = str(localdir / "own.log"), free_port(), free_port()
     write(file, metrics_listen=f"127.0.0.1:{first}", log_file=log)
     assert mounted(cluster, point, file).returncode == 0
     assert serves_metrics(first)

@@ -42,7 +42,7 @@ from fscommon.wire.ops import Op
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import native_counters
-from tests.cluster.plan import free_port
+from tests.cluster.ports import free_port
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
@@ -520,7 +520,7 @@ def test_its_lanes_make_files_and_none_is_lost(make_cluster: ClusterMaker, local
     keys = Keys(Cli(cluster), localdir)
     tree = cluster.mount_path / "mine"
     tree.mkdir()
-    key, point, port = keys.make(tree), localdir / "mnt", free_port(set())
+    key, point, port = keys.make(tree), localdir / "mnt", free_port()
     inside = f"/{tree.relative_to(cluster.mount_path)}"
     listen = {"metrics_listen": f"127.0.0.1:{port}"}
     with cluster.second_client(point, folder=inside, options=f"key_file={key}", settings=listen):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.plan import free_port
+from tests.cluster.ports import free_port
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
@@ -32,7 +32,7 @@ HOSTILE = "<img src=x onerror=document.title='taken'>"
 
 @pytest.fixture
 def served(make_cluster: ClusterMaker) -> tuple[Cluster, int]:
-    settings = {"metaserver": {"page_listen": f"127.0.0.1:{free_port(set())}"}}
+    settings = {"metaserver": {"page_listen": f"127.0.0.1:{free_port()}"}}
     cluster = make_cluster(storage_servers=2, targets=1, settings=settings)
     return cluster, port_of(cluster)
 
@@ -168,7 +168,7 @@ def test_the_page_in_a_browser(
 def test_metaservers_of_a_group_are_on_the_page(
     make_cluster: ClusterMaker, chromium: str, localdir: Path
 ) -> None:
-    port = free_port(set())
+    port = free_port()
     settings = {"metaserver": {"page_listen": f"127.0.0.1:{port}"}}
     cluster = make_cluster(storage_servers=1, targets=1, metaservers=2, settings=settings)
     names = [server.name for server in cluster.plan.metaservers]

@@ -27,7 +27,8 @@ from fsclient.cli.frame import EXIT_UNHEALTHY, EXIT_UNREACHABLE
 from tests.cluster import mounts
 from tests.cluster.certificates import Certificates, make_certificates
 from tests.cluster.cluster import BIN, Cluster, link_mount_helper
-from tests.cluster.plan import SHORT_SESSIONS, free_port, save_client_config
+from tests.cluster.plan import SHORT_SESSIONS, save_client_config
+from tests.cluster.ports import free_port
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
@@ -42,7 +43,8 @@ SIZE = 6 << 20
 
 
 class Recorder:
-    """Forwards bytes between each connection to one of its ports and the port behind it."""
+    """Forwards bytes between each connection to one of its ports and the port behind it. A
+    connection ends when nobody listens behind it, or one side has failed."""
 
     def __init__(self) -> None:
         self.seen: list[bytearray] = []  # there is one entry for each direction of a connection
@@ -73,7 +75,11 @@ class Recorder:
         with contextlib.suppress(OSError):
             while True:
                 one = listener.accept()[0]
-                other = socket.create_connection(("127.0.0.1", port))
+                try:
+                    other = socket.create_connection(("127.0.0.1", port))
+                except OSError:
+                    one.close()
+                    continue
                 self._start(self._hand_on, one, other)
                 self._start(self._hand_on, other, one)
 
@@ -84,8 +90,9 @@ class Recorder:
             while octets := from_.recv(1 << 18):
                 seen += octets
                 to.sendall(octets)
-        with contextlib.suppress(OSError):
-            to.shutdown(socket.SHUT_RDWR)
+        for sock in (from_, to):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
 
 def secret_file(path: Path) -> str:
@@ -102,9 +109,8 @@ def recorded(
     it."""
     toml = certificates.toml() if certificates else {}
     recorder, settings = Recorder(), {"metaserver": dict(toml)}
-    taken: set[int] = set()
     for index in (1, 2):
-        port = free_port(taken)
+        port = free_port()
         settings[f"storageserver-{index}"] = {
             **toml,
             "listen": f"127.0.0.1:{port}",
@@ -156,7 +162,7 @@ def secure(make_cluster: ClusterMaker, certificates: Certificates, tmp_path: Pat
     own = Certificates(folder)
     # Clients renew, and report their transport, about each second.
     short = SHORT_SESSIONS["metaserver"]
-    http = {"http_tls": True, "page_listen": f"127.0.0.1:{free_port(set())}"}
+    http = {"http_tls": True, "page_listen": f"127.0.0.1:{free_port()}"}
     settings = {
         "metaserver": {**own.toml(), **short, **http},
         "storageserver": {**own.toml(), "http_tls": True},
@@ -264,7 +270,7 @@ def check_http_with_tls(secure: Cluster, tmp_path: Path) -> None:
 def check_metrics_of_a_mount(secure: Cluster, tmp_path: Path) -> None:
     """Metrics of a mount are also served by https only; a missing certificate is reported before
     anything is mounted."""
-    folder, port = tmp_path / "tls", free_port(set())
+    folder, port = tmp_path / "tls", free_port()
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     own = Certificates(folder).toml()
     listen = {"metrics_listen": f"127.0.0.1:{port}", "http_tls": True}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.cluster.plan import free_port
+from tests.cluster.ports import free_port
 from tests.recipes.recipe import Node, Recipe, recipe, result_of
 
 pytestmark = [pytest.mark.full, pytest.mark.mount, pytest.mark.timeout(1800)]
@@ -14,7 +14,7 @@ PAGE = "sharded-saves.md"
 def ranks(nodes: list[Node], of: Recipe) -> list[str]:
     """What one rank on each node printed."""
     of.python()
-    port = str(free_port(set()))
+    port = str(free_port())
     started = [
         node.start(
             of,

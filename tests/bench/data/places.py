@@ -21,7 +21,8 @@ from tests.bench.systems import CLIENT_OPTIONS, NULLFS
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import native_counters, servers_counted
-from tests.cluster.plan import free_port, make_plan
+from tests.cluster.plan import make_plan
+from tests.cluster.ports import free_port
 from tests.cluster.process import Program
 from tests.dev.steps import BUILD, StepError, console
 
@@ -152,7 +153,7 @@ class KeptMounts:
     @contextlib.contextmanager
     def mounted(self, passes: bool) -> Iterator[tuple[Path, Callable[[str], int]]]:
         """The folder of the mount, and its counters."""
-        port = free_port(set())
+        port = free_port()
         words = ("ro", *self._words)
         options = ",".join((*words, "passthrough") if passes else words)
         listen = {"metrics_listen": f"127.0.0.1:{port}"}

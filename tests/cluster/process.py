@@ -65,8 +65,15 @@ def reap(pid: int) -> None:
 
 
 def is_gone(pid: int) -> bool:
+    """Whether it has ended, and all its threads with it: one that is killed has no command line any
+    more while its sockets and locks are still there."""
     reap(pid)
-    return not command_of(pid)
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    state, threads = words[0], int(words[17])
+    return state in ("Z", "X") and threads <= 1
 
 
 def stop_pid(pid: int, sign: signal.Signals = signal.SIGTERM) -> bool:

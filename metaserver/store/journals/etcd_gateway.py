@@ -306,6 +306,10 @@ def _refusal(status: int, answer: Json) -> Exception:
 
 
 def _words(error: BaseException) -> str:
+    """What the system said, if that is what urllib3 wraps."""
+    if isinstance(error, urllib3.exceptions.ProtocolError) and error.args:
+        within = error.args[-1]
+        error = within if isinstance(within, BaseException) else error
     return (str(error) or type(error).__name__)[:_ERROR_TEXT_MAX]
 
 

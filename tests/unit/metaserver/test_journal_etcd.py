@@ -264,6 +264,22 @@ def deaf_endpoint() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+def test_a_connection_that_is_reset_is_told_in_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def reset() -> None:
+            peer, _ = listener.accept()
+            peer.recv(1)  # the rest of the request stays unread, so its end is a reset
+            peer.close()
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        with contextlib.closing(door(f"127.0.0.1:{listener.getsockname()[1]}")) as opened:
+            (member,) = opened.health().members
+        thread.join()
+    assert member.alarms == ("[Errno 104] Connection reset by peer",)
+
+
 def test_the_next_endpoint_is_asked(etcd: EtcdStandIn) -> None:
     with (
         deaf_endpoint() as deaf,

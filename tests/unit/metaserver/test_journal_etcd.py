@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -269,7 +270,11 @@ def test_a_connection_that_is_reset_is_told_in_words() -> None:
 
         def reset() -> None:
             peer, _ = listener.accept()
-            peer.recv(1)  # the rest of the request stays unread, so its end is a reset
+            request = b""
+            while not request.endswith(b"}") and (piece := peer.recv(1 << 16)):
+                request += piece
+            at_once = struct.pack("ii", 1, 0)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)  # a reset, no end
             peer.close()
 
         thread = threading.Thread(target=reset)

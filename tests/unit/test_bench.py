@@ -90,6 +90,7 @@ def test_cases_are_chosen_by_their_letters(monkeypatch: pytest.MonkeyPatch) -> N
     assert [case.key for case in chosen("c,a")] == ["a", "c"]
     assert chosen("") == list(CASES)
     assert [case.key for case in chosen("g")] == ["a", "b", "c", "d"]
+    assert [case.key for case in chosen("v")] == ["v"]
     with pytest.raises(StepError, match="no case x"):
         chosen("x")
     with pytest.raises(StepError, match="case k: only with --torch"):

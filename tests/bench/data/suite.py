@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.bench.data import (
     data_sets,
+    emulated_gpus,
     mixed,
     mpi,
     offload,
@@ -56,6 +57,7 @@ TORCH_CASES: dict[str, Callable[[], Case]] = {
     "u": data_sets.data_sets,
     "k": torch_checkpoints.torch_checkpoints,
 }  # each installs PyTorch first
+NAMED_CASES = {"v": emulated_gpus.EMULATED_GPUS}  # they take long, and run when they are named
 COST = "g"  # it is measured during the other cases
 COST_OF = "abcd"
 BUSY_MAX = 0.3
@@ -109,15 +111,16 @@ def chosen(words: str, *, with_torch: bool = False) -> list[Case]:
 
 
 def _own(keys: set[str]) -> list[Case]:
-    """Those that need no package but this one's; all of them for no keys."""
-    known = {case.key: case for case in CASES}
+    """Those that need no package but this one's; for no keys all but NAMED_CASES."""
+    known = {case.key: case for case in CASES} | NAMED_CASES
     unknown = keys - set(known) - {COST}
     if unknown:
-        there = f"there are a to i, and {', '.join(TORCH_CASES)} with --torch"
+        there = f"there are a to i, v, and {', '.join(TORCH_CASES)} with --torch"
         raise StepError(f"no case {', '.join(sorted(unknown))}: {there}")
     if COST in keys:
         keys |= set(COST_OF)
-    return [case for key, case in known.items() if not keys or key in keys]
+    keys = keys or set(known) - set(NAMED_CASES)
+    return [case for key, case in known.items() if key in keys]
 
 
 def measure(measured: Measured, place: Place, case: Case, amounts: Amounts, text: str) -> None:

@@ -1,0 +1,70 @@
+"""Case v: for how many emulated GPUs a place is enough, by `braidfs validate --suite training`.
+
+The disk of this machine feeds less than one GPU of the published unet3d, so its files and its GPU
+are a tenth here, and a batch has two of them: 54 MB/s for each GPU. Epochs have the short form. The
+kernel's caches are dropped before each epoch; what a peer's daemons keep in their own memory stays.
+"""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.data.amounts import Amounts
+from tests.bench.data.bars import Bar, Row, Than
+from tests.bench.data.case import Case, Values
+from tests.bench.data.places import BraidPlace, NullPlace, Place
+from tests.cluster.cluster import BIN
+
+TENTH = """
+title = "unet3d at a tenth: large files"
+format = "files"
+sample_bytes = 14_660_063
+deviation_bytes = 6_834_181
+batch = 2
+readers = 4
+epochs = 3
+utilisation = 0.90
+
+[compute_s]
+a100 = 0.545
+"""
+SMALL = "A100 that retinanet keeps busy"
+LARGE = "tenths of an A100 that unet3d keeps busy"
+SECONDS_MAX = 1800
+
+
+def _rows(_: Amounts) -> Iterator[Row]:
+    yield Row(SMALL, "GPUs", (Bar(Than.LOCAL, 0.55), Bar(Than.PEERS, 2.5)))
+    yield Row(LARGE, "GPUs", (Bar(Than.LOCAL, 0.7), Bar(Than.PEERS, 2.5)))
+
+
+def _fed(place: Place, workload: str) -> int:
+    """The largest number of GPUs; 0 if not even one is kept busy. Raises RuntimeError."""
+    words = [str(BIN / "braidfs"), "validate", str(place.folder), "--suite", "training", "--short"]
+    words += ["--workload", workload, "--gpu", "a100", "--gpus", "max", "--json"]
+    if isinstance(place, BraidPlace):
+        words += ["--key-file", str(place.cluster.plan.key_file)]
+    else:
+        words += ["--any-file-system"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=SECONDS_MAX)
+    if done.returncode not in (0, 3):  # 3: not enough, or not valid
+        raise RuntimeError(f"validate: {done.stderr.strip()[-300:]}")
+    (result,) = json.loads(done.stdout)["results"]
+    if result["why_invalid"]:
+        raise RuntimeError(f"validate: {', '.join(result['why_invalid'])}")
+    is_enough = result["utilisation"]["middle"] >= result["utilisation_least"]
+    return int(result["gpus"]) if is_enough else 0
+
+
+def _run(place: Place, _: Amounts) -> Values:
+    if isinstance(place, NullPlace):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        tenth = Path(folder, "unet3d-tenth.toml")
+        tenth.write_text(TENTH)
+        return {SMALL: _fed(place, "retinanet"), LARGE: _fed(place, str(tenth))}
+
+
+EMULATED_GPUS = Case("v", "emulated GPUs", lambda amounts: tuple(_rows(amounts)), _run)

@@ -1,9 +1,10 @@
 """Ports for servers that are about to start, on loopback.
 
-Some seconds may pass between the choice of a port and its server's listen(). What was chosen is
-locked so long that neither this process nor another of the same user chooses it meanwhile: each
-port is a byte of one file, and ends of processes end their locks. They are from outside the
-ephemeral range, as the port of a stopped server must still be free when it starts again.
+Some seconds may pass between the choice of a port and its server's listen(). A process
+locks the ports that it chose last, so that neither it nor another process of the same user chooses
+one of them meanwhile: each port is a byte of one file, and the kernel unlocks the bytes of a
+process that ends. Ports are from outside the ephemeral range, as the port of a stopped server must
+still be free when it starts again.
 """
 
 import fcntl
@@ -16,7 +17,9 @@ from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 
-HOST = "127.0.0.1"
+from tests.cluster.networks import Place
+
+HOST = Place().address
 PORTS = range(10_000, 30_000)
 LOCKED_MAX = 2000
 
@@ -26,7 +29,7 @@ class NoPortError(Exception):
 
 
 class _Locks:
-    """The ports that a process chose last."""
+    """The locks on the last LOCKED_MAX ports that a process chose."""
 
     def __init__(self) -> None:
         file = Path(tempfile.gettempdir(), f"braidfs-ports-{os.getuid()}")

@@ -53,9 +53,15 @@ def command_of(pid: int) -> list[str]:
     return [word.decode(errors="surrogateescape") for word in raw.split(b"\0")[:-1]]
 
 
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on (proc(5) counts it as the third). Raises
+    OSError if the process has ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def parent_of(pid: int) -> int:
     """The pid of the parent. Raises OSError if the process has ended."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(stat_of(pid)[1])
 
 
 def reap(pid: int) -> None:
@@ -65,14 +71,14 @@ def reap(pid: int) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether it has ended, and all its threads with it: one that is killed has no command line any
-    more while its sockets and locks are still there."""
+    """Whether the process and all its threads have ended. A process that is killed loses its
+    command line while its threads still keep its sockets and locks."""
     reap(pid)
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = stat_of(pid)
     except (FileNotFoundError, ProcessLookupError):
         return True
-    state, threads = words[0], int(words[17])
+    state, threads = fields[0], int(fields[17])
     return state in ("Z", "X") and threads <= 1
 
 

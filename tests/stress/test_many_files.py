@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.process import stat_of
 from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(5400)]
@@ -44,7 +45,7 @@ class Cost:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = stat_of(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

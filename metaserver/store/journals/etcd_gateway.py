@@ -306,7 +306,7 @@ def _refusal(status: int, answer: Json) -> Exception:
 
 
 def _words(error: BaseException) -> str:
-    """What the system said, if that is what urllib3 wraps."""
+    """The text of an error, or of the error that urllib3 has wrapped in one of its own."""
     if isinstance(error, urllib3.exceptions.ProtocolError) and error.args:
         within = error.args[-1]
         error = within if isinstance(within, BaseException) else error

@@ -27,21 +27,22 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Actions& 
   change_version_ = attributes.change_version;
   note_stamp(attributes);
   if (cuts.unreported()) return true;  // the record is older than the cut
-  take_size(attributes.size);
+  note_size(attributes.size);
   return true;
 }
 
-// Under the exclusive lease nobody else changes the size, and one that Python has taken may not be
-// committed yet. Without it others may have cut the file since size_ was right: only what is
-// written here and not told yet counts beside the record. A commit may be under way that tells of
-// durable stripes alone, long after the lease was returned.
-void Inode::take_size(uint64_t told) noexcept {
-  stored_end_ = std::max(stored_end_, told);
+// Under the exclusive lease nobody else changes the size, and a size that Python has taken may not
+// be committed yet: the larger of both is right. Without that lease another client may have cut the
+// file, so size_ may be too large. Only sizes that were written here, and that the metaserver has
+// not acknowledged, count beside the record then. A commit that is under way need not have one: it
+// may tell of durable stripes alone.
+void Inode::note_size(uint64_t recorded) noexcept {
+  stored_end_ = std::max(stored_end_, recorded);
   const bool alone = ((lease | recalling) & kLeaseDataExclusive) != 0;
-  uint64_t here = alone || pieces_.unacknowledged() > 0 ? size_ : 0;
-  if ((written_.flags & kCommitSize) != 0) here = std::max(here, written_.size);
-  if (committing && (in_commit.flags & kCommitSize) != 0) here = std::max(here, in_commit.size);
-  size_ = std::max(here, told);
+  uint64_t own = alone || pieces_.unacknowledged() > 0 ? size_ : 0;
+  if ((written_.flags & kCommitSize) != 0) own = std::max(own, written_.size);
+  if (committing && (in_commit.flags & kCommitSize) != 0) own = std::max(own, in_commit.size);
+  size_ = std::max(own, recorded);
 }
 
 bool Inode::view_put(const FileViewPtr& view) {
@@ -137,7 +138,7 @@ void Inode::committed(const Attributes& attributes) {
   if (attributes.change_version < change_version_) return;
   change_version_ = attributes.change_version;
   note_stamp(attributes);
-  if (!cuts.unreported()) take_size(attributes.size);
+  if (!cuts.unreported()) note_size(attributes.size);
 }
 
 void Inode::mark_durable(uint64_t file_id, uint64_t stripe_bits) {

@@ -309,8 +309,8 @@ class Inode {
   bool is_older(const FileView& view) const noexcept {
     return view_ && view_->file_id == view.file_id && view.truncate_epoch < view_->truncate_epoch;
   }
-  void note_stamp(const Attributes& known);  // LOCKED
-  void take_size(uint64_t told) noexcept;    // LOCKED
+  void note_stamp(const Attributes& known);    // LOCKED
+  void note_size(uint64_t recorded) noexcept;  // LOCKED
 
   const uint64_t ino_;
   std::mutex mu_;

@@ -239,7 +239,7 @@ class Rig {
   std::vector<Committed> commits();
 
   uint64_t file_id = Rig::kIno;
-  std::atomic<uint64_t> told_size = 0;  // the file's, as the metaserver knows it
+  std::atomic<uint64_t> recorded_size = 0;  // of the file, as the metaserver has it
   FakeReplier replier;
   std::vector<std::unique_ptr<FakeTarget>> targets;
   std::unique_ptr<Core> core;

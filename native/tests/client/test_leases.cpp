@@ -93,7 +93,7 @@ struct CutElsewhereRig : LeasedRig {
     write(kFh, 0, pattern(100, 1));
     EXPECT_EQ(flush(kFh), 0);
     core->inode_lease(kIno, 0, 0);
-    told_size = 40;
+    recorded_size = 40;
   }
   // Its commit tells of durable stripes alone.
   uint64_t start_commit() {

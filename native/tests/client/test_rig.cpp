@@ -210,8 +210,9 @@ void Rig::note(Event event) {
 }
 
 void Rig::commit(const Event& event) {
+  const auto size = static_cast<uint64_t>(event.a);
   const auto flags = fetch<uint32_t>(event.payload, 8);
-  Committed committed{.size = static_cast<uint64_t>(event.a),
+  Committed committed{.size = size,
                       .flags = flags,
                       .durable = fetch<uint16_t>(event.payload, 12),
                       .stripes = fetch<uint64_t>(event.payload, 16),
@@ -227,9 +228,8 @@ void Rig::commit(const Event& event) {
   const Status once = refusal_once_.exchange(Status::kOk);
   const Status status = once != Status::kOk ? once : commit_status_.load();
   const bool ok = status == Status::kOk;
-  const auto size = static_cast<uint64_t>(event.a);
-  if (ok && (flags & kCommitSize) != 0) told_size = std::max(told_size.load(), size);
-  core->commit_done(event.token, status, ok ? attributes(told_size, 2) : Bytes{});
+  if (ok && (flags & kCommitSize) != 0) recorded_size = std::max(recorded_size.load(), size);
+  core->commit_done(event.token, status, ok ? attributes(recorded_size, 2) : Bytes{});
 }
 
 void Rig::put_rows(std::vector<Replica> rows, uint32_t epoch) {
@@ -308,7 +308,7 @@ Bytes Rig::capability() const { return capability_record(file_id); }
 
 void Rig::open(uint64_t fh, uint32_t flags, uint64_t size, uint64_t durable_stripes) {
   if (settings_.replicas > 1) durable_stripes_ = durable_stripes;
-  told_size = std::max(told_size.load(), size);
+  recorded_size = std::max(recorded_size.load(), size);
   core->inode_put(attributes(size), layout(0, durable_stripes), capability());
   core->handle_put(fh, kIno, flags, false);
 }

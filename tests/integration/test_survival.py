@@ -86,8 +86,11 @@ def reading(path: Path, octets: bytes) -> Iterator[list[Reader]]:
 
 
 def get_on(readers: list[Reader]) -> bool:
+    """True as soon as each reader has read once more; raises what a reader met."""
     before = [reader.count for reader in readers]
-    return wait_until(lambda: all(r.count > b for r, b in zip(readers, before, strict=True)), 20)
+    got_on = wait_until(lambda: all(r.count > b for r, b in zip(readers, before, strict=True)), 20)
+    assert not any(reader.errors for reader in readers), [reader.errors for reader in readers]
+    return got_on
 
 
 def test_readers_do_not_notice(cluster: Cluster, workdir: Path) -> None:

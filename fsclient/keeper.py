@@ -106,7 +106,7 @@ class Keeper:
                 return os.waitpid(self._pid, 0)[1]
             else:
                 self._bury()
-                looks = looks + 1 if _is_dead(self._pid) else 0
+                looks = looks + 1 if first_thread_has_ended(self._pid) else 0
         os.close(process)
         self._dying.add(self._pid)
         return signal.SIGKILL
@@ -180,10 +180,10 @@ def _tell(what: str) -> None:
     syslog.syslog(syslog.LOG_ERR, what)
 
 
-def _is_dead(pid: int) -> bool:
-    """Whether its first thread has ended, so it was killed. Other threads may wait in the kernel
-    for answers that only the next client can give (a notification for a page that a READ has
-    locked), and hold up the end of the process."""
+def first_thread_has_ended(pid: int) -> bool:
+    """Whether the first thread of a client has ended, so the client was killed. Other threads may
+    wait in the kernel for answers that only the next client can give (a notification for a page
+    that a READ has locked), and hold up the end of the process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs memory
             return file.read().rpartition(b")")[2].split()[0] == b"Z"

@@ -20,7 +20,7 @@ from typing import Any, Final
 from fscommon.native import Datapath
 from fscommon.observe.log import Log
 
-from . import fd_store
+from . import death_watch, fd_store
 from .fs.handed import HandedBacking, HandedFiles, HandedHandle
 from .keeper import DESCRIPTORS_MAX, SOCKET
 
@@ -52,11 +52,20 @@ class Survival:
         is_held = self._keeper is not None or self._store is not None
         self._record = datapath.mounting.record_make() if is_held else -1
         self._told: Told | None = None
+        if is_service:
+            self._watch()
 
     @property
     def is_service(self) -> bool:
         """Whether the supervisor holds the mount."""
         return self._store is not None
+
+    def _watch(self) -> None:
+        try:
+            death_watch.begin()
+        except OSError as error:
+            what = "if a killed process cannot end, the next one starts late"
+            self._log.warning(what, error=error)
 
     def tell(self, told: Told, session: int) -> None:
         """Called when lanes run: from now on the mount outlives this process."""

@@ -74,6 +74,7 @@ class FileSystem:
         self.closer = Closer(meta, leases, self.inodes, self.files.replicas)
         caches = Caches(
             self.files.drain,
+            self.files.arrive,
             self._publish,
             self._report,
             self.delegated_changes.give_back,

@@ -191,7 +191,8 @@ class Leases:
 
     def tell_lanes(self, ino: int) -> bool:
         """Tells lanes which leases are held on ino, after they got its present state. True: reads
-        or writes went on under a recalled lease since the last call."""
+        or writes went on under a recalled lease since the last call, or written bytes are still on
+        their way without one."""
         if not self.is_on:
             return False
         return self._lanes.inodes.lease(ino, self.table.held(ino), self.recalling.get(ino, 0))

@@ -72,13 +72,15 @@ class Tokens(Protocol):
 @dataclass(frozen=True, slots=True)
 class Caches:
     """What is given up with a lease. drain(ino): sends written bytes to the targets, size and time
-    to the metaserver, and waits until nothing is in flight; publish(ino): does most of that, both
-    at once. report_size(ino): only commits what is known of size and time. give_back(ino): ends the
-    delegation of a directory. forget(ino, bits): drops what is cached of the inode under these
-    bits. close(ino): sends a CLOSE now, if nobody has the inode open any more. single(ino): turns
-    what is held by the directory's grant into leases; single_all(): of all files."""
+    to the metaserver, and waits until nothing is in flight; arrive(ino): only waits for the bytes,
+    also of a closed file; publish(ino): does most of drain(), both at once. report_size(ino): only
+    commits what is known of size and time. give_back(ino): ends the delegation of a directory.
+    forget(ino, bits): drops what is cached of the inode under these bits. close(ino): sends a CLOSE
+    now, if nobody has the inode open any more. single(ino): turns what is held by the directory's
+    grant into leases; single_all(): of all files."""
 
     drain: Callable[[int], Awaitable[None]]
+    arrive: Callable[[int], Awaitable[None]]
     publish: Callable[[int], Awaitable[None]]
     report_size: Callable[[int], Awaitable[None]]
     give_back: Callable[[int], Awaitable[None]]
@@ -277,7 +279,12 @@ class Recalls:
         used = [one for one, bits in lost.items() if self._end_recalling(one.item.ino, bits)]
         for ino in written:
             await self._caches.drain(ino)
-        if any(lost[one] & LEASE_DATA for one in used):
+        busy = [one for one in used if lost[one] & LEASE_DATA]
+        # Under a shared lease lanes send again what a target has lost, of closed files, too. Nobody
+        # else may write before that has arrived.
+        for one in busy:
+            await self._caches.arrive(one.item.ino)
+        if busy:
             await self._tell_kernel(used, 0)  # invalidates the pages that they left
 
     async def _publish(self, ino: int) -> None:
@@ -291,7 +298,7 @@ class Recalls:
                 await self._tell_kernel(recalls, facets)
 
     def _end_recalling(self, ino: int, lost: int) -> bool:
-        """Ends `recalling` for these bits. True: reads or writes went on meanwhile."""
+        """Ends `recalling` for these bits. True: reads or writes went on meanwhile, or still do."""
         left = self._leases.recalling.get(ino, 0) & ~lost
         if left:
             self._leases.recalling[ino] = left

@@ -483,7 +483,7 @@ class InodesPort:
 
     def lease(self, ino: int, flags: int, recalling: int) -> bool:
         """
-        LEASE_* held on the inode, and those that are recalled but not returned. True: READs or WRITEs went on under a recalled one since the last call.
+        LEASE_* held on the inode, and those that are recalled but not returned. True: READs or WRITEs went on under a recalled one since the last call, or DATA is gone and written bytes are still on their way: drain() them before the return.
         """
 
     def lost(self, ino: int) -> bool:

@@ -75,7 +75,8 @@ void bind_layouts_and_leases(PortClass<InodesPort>& type) {
           },
           "ino"_a, "flags"_a, "recalling"_a, ReleaseGil(),
           "LEASE_* held on the inode, and those that are recalled but not returned. True: READs or "
-          "WRITEs went on under a recalled one since the last call.")
+          "WRITEs went on under a recalled one since the last call, or DATA is gone and written "
+          "bytes are still on their way: drain() them before the return.")
       .def(
           "lost", [](Datapath& path, uint64_t ino) { return path.core().inode_lost(ino); }, "ino"_a,
           ReleaseGil(),

@@ -25,11 +25,20 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}
 # A process of its own starts the program: a process forked from the tests would first close the
 # files that they have open in the mount, which no process serves at that time. The descriptors
-# become 3, 4, ...
+# become 3, 4, ... Orphans become its children, as systemd's.
 _STARTER = """
-import fcntl, json, os, socket, sys
+import ctypes, fcntl, json, os, select, socket, sys
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 end = socket.socket(fileno=int(sys.argv[1]))
 while True:
+    if not select.select([end], [], [], 0.02)[0]:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            continue
+        if pid:
+            end.send(f"{pid} {os.waitstatus_to_exitcode(status)}".encode())
+        continue
     octets, fds, _, _ = socket.recv_fds(end, 1 << 17, 250)
     if not octets:
         break
@@ -48,8 +57,6 @@ while True:
     for fd in fds:
         os.close(fd)
     end.send(str(pid).encode())
-    _, status = os.waitpid(pid, 0)
-    end.send(str(os.waitstatus_to_exitcode(status)).encode())
 """
 
 
@@ -61,6 +68,7 @@ class Supervisor:
         self.store: list[tuple[str, int]] = []
         self.said: Counter[str] = Counter()
         self.pid = 0
+        self._declared = 0  # MAINPID
         self.log = folder / "service.log"
         path = str(folder / "notify")
         self._environment = {**os.environ, **environment, "NOTIFY_SOCKET": path}
@@ -85,7 +93,7 @@ class Supervisor:
         asked = {"words": self.words, "environment": environment, "log": str(self.log)}
         fds = [fd for _, fd in self.store]
         socket.send_fds(self._starter, [json.dumps(asked).encode()], fds)
-        self.pid = int(self._starter.recv(100))
+        self.pid = int(self._answer(1)[0])
         served = wait_until(lambda: self.said["READY=1"] > ready, WAIT_SECONDS_MAX)
         assert served, self.log.read_text()
         return self.pid
@@ -96,9 +104,21 @@ class Supervisor:
         return self._ended()
 
     def _ended(self) -> int:
-        code = int(self._starter.recv(100))
-        self.pid = 0
-        return code
+        """Waits for the end of the main process, which another process of the service may have
+        become meanwhile (MAINPID)."""
+        while True:
+            pid, code = map(int, self._answer(2))
+            if pid in (self.pid, self._declared):
+                self.pid = 0
+                return code
+
+    def _answer(self, words: int) -> list[str]:
+        """The starter's next answer of so many words; it also tells of processes that ended long
+        after the supervisor had given them up."""
+        while True:
+            answer = self._starter.recv(100).decode().split()
+            if len(answer) == words:
+                return answer
 
     def forget(self) -> None:
         """Closes all stored descriptors."""
@@ -141,6 +161,7 @@ class Supervisor:
                 os.close(fd)
         for fd in fds:
             os.close(fd)
+        self._declared = int(words.get("MAINPID", self._declared))
         self.said.update(text.splitlines())
 
 

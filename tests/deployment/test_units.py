@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import silent_fuse
 from tests.cluster.process import wait_until
 from tests.deployment.conftest import Wheels
 from tests.deployment.hosts import Host, HostError, site, why_no_hosts
@@ -21,7 +22,7 @@ UNITS = ROOT / "packaging" / "systemd"
 MOUNT_UNIT = "braidfs-mount@.service"
 # This is the exposure level from 0 to 10 of systemd-analyze security. A mount cannot have a mount
 # namespace of its own.
-EXPOSURE_MAX = {MOUNT_UNIT: 4.5}
+EXPOSURE_MAX = {MOUNT_UNIT: 4.6}
 EXPOSURE_MAX_OF_SERVERS = 2.0
 METASERVER = """
 state_directory = "/var/lib/braidfs/metaserver"
@@ -240,6 +241,31 @@ def test_a_service_that_is_killed_or_hangs_comes_back_with_its_mount(host: Host)
     host.run("umount", "/served")
     assert wait_until(lambda: show(host, SERVED, "ActiveState") == "inactive", 30)
     assert "/served" not in host.text("cat", "/proc/self/mounts"), "umount is the last word"
+
+
+def test_a_dead_process_that_cannot_end_holds_up_no_next_one(host: Host) -> None:
+    """The mount's unit has systemd start the next process though the kernel keeps a thread of the
+    killed one."""
+    unit = (UNITS / MOUNT_UNIT).read_text()
+    keys = ("NotifyAccess", "KillMode", "Restart", "RestartSec", "TimeoutStopSec")
+    settings = [f"-p{key}={re.findall(rf'^{key}=(.*)$', unit, re.M)[0]}" for key in keys]
+    python = "/opt/braidfs/bin/python"
+    host.run("install", "-d", "/silent")
+    host.run("tee", "/run/silent.py", stdin=Path(silent_fuse.__file__).read_text())
+    host.run("systemd-run", "--unit=silent", python, "/run/silent.py", "/silent")
+    assert wait_until(lambda: "/silent fuse" in host.text("cat", "/proc/self/mounts"), 30)
+    start = ("systemd-run", "--unit=stuck", "--service-type=notify", *settings)
+    host.run(*start, python, "-c", silent_fuse.SERVICE, "/silent")
+    pid = show(host, "stuck", "MainPID")
+    waits = ("sh", "-c", f"cat /proc/{pid}/task/*/wchan")
+    assert wait_until(lambda: "request_wait_answer" in host.text(*waits), 30)
+    host.run("kill", "-KILL", pid)
+    assert wait_until(lambda: show(host, "stuck", "MainPID") not in ("0", pid), 30)
+    assert wait_until(lambda: show(host, "stuck", "ActiveState") == "active", 30)
+    assert "State:\tZ" in host.text("cat", f"/proc/{pid}/status")
+    host.run("systemctl", "stop", "silent", "stuck")
+    gone = ("test", "!", "-e", f"/proc/{pid}")
+    assert wait_until(lambda: host.run(*gone, check=False).returncode == 0, 30)
 
 
 def test_configuration_that_is_wrong_fails_the_unit_with_a_reason(host: Host) -> None:

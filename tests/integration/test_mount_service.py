@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
-from tests.cluster.process import wait_until
+from tests.cluster.process import is_gone, wait_until
+from tests.cluster.silent_fuse import SERVICE, silent_mount
 from tests.cluster.supervisor import Supervisor
 from tests.dev.steps import ROOT
 
@@ -100,6 +102,23 @@ def test_killed_it_goes_on_in_the_next_process(
     assert service.names()["main"] == 1
     assert service.end(signal.SIGTERM) == 0 and not mounts.is_mounted(point)
     (cluster.mount_path / "served").unlink()
+
+
+def test_a_dead_process_that_cannot_end_holds_up_no_next_one(point: Path, localdir: Path) -> None:
+    """The kernel keeps a thread of it, as it does of a client whose notification waits for a page
+    that a READ has locked."""
+    service = Supervisor(localdir, [sys.executable, "-c", SERVICE, str(point)], {})
+    try:
+        with silent_mount(str(point)) as asked:
+            killed = service.start()
+            assert asked.wait(20)
+            assert service.end(signal.SIGKILL) == -signal.SIGKILL
+            assert not is_gone(killed) and service.said["BARRIER=1"] == 1
+            assert service.start() != killed
+            assert service.end(signal.SIGTERM) == -signal.SIGTERM
+        assert wait_until(lambda: is_gone(killed), 20)
+    finally:
+        service.stop()
 
 
 def test_restarted_it_leaves_the_mount_to_the_next_process(

@@ -270,6 +270,7 @@ class Metaserver:
             del state.writing[session, file]
             state.handles[session, file] = handle
             state.closed[session, file] = handle
+            self.world.oracle.close_accepted(session, file)
         return OK
 
     def synced(self, session: int, file: str, handle: int) -> Steps:

@@ -85,13 +85,22 @@ class Oracle:
         self._lost_power[file].clear()
         self.counts["fsyncs"] += 1
 
-    def closed(self, file: str) -> None:
-        """I2: all replicas hold what was written, but for those that lost power meanwhile."""
+    def close_accepted(self, session: int, file: str) -> None:
+        """I2: all replicas hold what was written, but for those that lost power meanwhile. It is
+        looked at when the metaserver accepts: all of them may lose power before the client hears of
+        it, which still has the bytes then."""
+        held = self._world.meta.state.leases.get(file, {}).get(session)
+        if held is None or held.mode != EXCLUSIVE:
+            return  # others may have the file
         for number, truth in enumerate(self._blocks[file]):
             for one in self._whole(file):
                 value = one.blocks.get(number, 0)
                 if value not in truth.values[truth.allowed :]:
-                    raise BrokenPromiseError(f"I2: a replica has {value} after close of {file}")
+                    raise BrokenPromiseError(f"I2: a replica has {value} at the close of {file}")
+
+    def closed(self, file: str) -> None:
+        """The client heard it in time."""
+        for truth in self._blocks[file]:
             truth.closed = truth.allowed
         self.counts["closes"] += 1
 

@@ -337,7 +337,7 @@ void DrainOperation::lost(Lane& lane, const Sync& sync, uint64_t incarnation) {
   const FileView& view = *inode_->view_locked();
   if (!view.has(sync.stripe_index, sync.replica) ||
       !pieces.another_has_it(sync.stripe_index, sync.replica)) {
-    pieces.forget_loss(sync.stripe_index, sync.replica);
+    pieces.forget_loss(sync.stripe_index, sync.replica, incarnation);
     inode_->fail(EIO);
     return;
   }

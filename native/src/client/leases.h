@@ -41,7 +41,7 @@ class Leases {
 
   struct Change {
     // Reads or writes went on under the recalled lease since it changed last, and the notifier may
-    // be about to drop their pages.
+    // be about to drop their pages. Or the lease is gone, and written bytes are still on their way.
     bool used_during_recall = false;
     // The file was cut here and the metaserver has not been told: it would cut what others write.
     bool loses_cut = false;

@@ -353,6 +353,7 @@ void PieceTable::note_dropped(const Piece& piece) {
     ObjectState* const state = object(piece.stripe_index, one.replica);
     if (state == nullptr || piece.acknowledgement <= state->synced) continue;
     state->dropped_incarnation = oldest(state->dropped_incarnation, one.incarnation);
+    state->dropped_newest = std::max(state->dropped_newest, one.incarnation);
     state->dropped_acknowledgement =
         std::max(state->dropped_acknowledgement, piece.acknowledgement);
   }
@@ -394,7 +395,7 @@ void PieceTable::synced(uint32_t stripe_index, const Replica& replica, uint64_t 
   if (state == nullptr) return;
   state->synced = std::max(state->synced, acknowledgements);
   if (state->dropped_acknowledgement <= acknowledgements) {
-    state->dropped_incarnation = state->dropped_acknowledgement = 0;
+    state->forget_dropped();
   }
   drop_synced(actions);
   recount_oldest();
@@ -489,10 +490,14 @@ bool PieceTable::another_has_it(uint32_t stripe_index, const Replica& replica) n
          });
 }
 
-void PieceTable::forget_loss(uint32_t stripe_index, const Replica& replica) {
+void PieceTable::forget_loss(uint32_t stripe_index, const Replica& replica, uint64_t incarnation) {
   ObjectState* const state = object(stripe_index, replica);
   if (state == nullptr) return;
-  state->dropped_incarnation = state->dropped_acknowledgement = 0;
+  if (state->dropped_newest < incarnation) {
+    state->forget_dropped();
+  } else {
+    state->dropped_incarnation = incarnation;
+  }
   recount_oldest();
 }
 

@@ -33,11 +33,15 @@ struct ObjectState {
   uint64_t synced = 0;                   // the last acknowledgement that a SYNC made durable
   uint64_t oldest_incarnation = 0;       // of its unsynced pieces, dropped ones included; 0: none
   uint64_t dropped_incarnation = 0;      // the oldest of pieces that are no longer held; 0: none
+  uint64_t dropped_newest = 0;           // the newest incarnation of those pieces
   uint64_t dropped_acknowledgement = 0;  // the youngest of those pieces
   uint64_t since = 0;                    // the last acknowledgement before it came into the view
   // A SYNC without an incarnation would succeed at a target that lost what it was sent for. There
   // is no such SYNC: what is unsynced has an incarnation.
   bool unsynced() const noexcept { return oldest_incarnation != 0; }
+  void forget_dropped() noexcept {
+    dropped_incarnation = dropped_newest = dropped_acknowledgement = 0;
+  }
 };
 
 // What has become possible, and the caller does without the lock (pieces.h: run_actions).
@@ -122,7 +126,9 @@ class PieceTable {
   // Whether another replica has what this one has lost. One that came into the view later may be a
   // copy of it, made when it had lost that.
   bool another_has_it(uint32_t stripe_index, const Replica& replica) noexcept;
-  void forget_loss(uint32_t stripe_index, const Replica& replica);
+  // What was lost before this incarnation is given up; what the target has acknowledged since is
+  // unsynced as before.
+  void forget_loss(uint32_t stripe_index, const Replica& replica, uint64_t incarnation);
   // The inode has other objects now, of which none was written.
   void forget_objects();
   // No piece is sent that ends beyond `end`. kNoBar: all may be sent.

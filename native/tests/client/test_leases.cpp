@@ -356,6 +356,33 @@ TEST(Leases, NothingOfAClosedFileIsSentAgainAfterTheReturn) {
   EXPECT_EQ(rig.targets[0]->count(Op::kWrite), 1u);
 }
 
+// The target lost them while the lease was a shared one, and they are on their way again.
+TEST(Leases, TheReturnOfASharedLeaseWaitsForBytesThatAreSentAgain) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  EXPECT_EQ(rig.write(kFh, 0, pattern(1000, 7)).count, 1000u);
+  EXPECT_EQ(rig.flush(kFh), 0);
+  EXPECT_FALSE(rig.core->inode_lease(kIno, kLeaseData, 0));
+  rig.targets[0]->lose_unsynced();
+  rig.targets[0]->decide([](const FrameHeader& header) {
+    const bool is_write = header.op == static_cast<uint8_t>(Op::kWrite);
+    return FakeTarget::Decision{is_write ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone,
+                                {}};
+  });
+  rig.start_fsync(kFh);  // the target's answer says that they are lost
+  for (int tries = 0; tries < 5000 && rig.targets[0]->count(Op::kWrite) == 1; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  rig.core->inode_lease(kIno, 0, kLeaseData);
+  EXPECT_TRUE(rig.core->inode_lease(kIno, 0, 0));
+  rig.core->drain(99, kIno, false, true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(kShortly_ms));
+  EXPECT_TRUE(rig.events(EventKind::kDone).empty());
+  rig.targets[0]->release_stalled();
+  EXPECT_EQ(rig.wait_event(EventKind::kDone).token, 99u);
+  EXPECT_FALSE(rig.core->inode_lease(kIno, 0, 0));
+  EXPECT_TRUE(rig.empties(Buffer::Account::kHeld));
+}
+
 // Another client has truncated the file meanwhile, and its former objects are deleted.
 TEST(Leases, AReadWhoseLeaseAndObjectAreGoneAsksAgain) {
   LeasedRig rig;

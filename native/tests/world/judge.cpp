@@ -78,6 +78,8 @@ void Judge::lost_power(const StorageHost& host) {
 void Judge::let_go(uint64_t session, uint64_t ino) {
   SharedFile* const file = file_of(ino);
   if (file == nullptr) return;
+  clockwork_.trace.note("session %llx lets file %llu go", static_cast<unsigned long long>(session),
+                        static_cast<unsigned long long>(ino));
   file->truth.let_go(session);
   may_have_lost(*file);
 }

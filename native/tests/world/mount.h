@@ -153,11 +153,11 @@ class Mount final : public fuse::Replier {
   void own(uint64_t ino, bool exclusive, std::function<void()> then);
   void disown(uint64_t ino);
   void acquire(uint64_t ino, bool exclusive, std::function<void()> then);
-  void tell_lanes(uint64_t ino);
+  bool tell_lanes(uint64_t ino);
   void look_at_recall(uint64_t ino);
   void give_back(uint64_t ino, Metaserver::Held what);
   void returned(uint64_t ino, Metaserver::Held what);
-  void end_recalling(uint64_t ino, uint32_t flags);
+  bool end_recalling(uint64_t ino, uint32_t flags);
   void when_stays(uint64_t ino, std::function<void()> then);
 
   Clockwork& clockwork_;

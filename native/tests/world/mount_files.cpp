@@ -154,9 +154,9 @@ bool Mount::gives_back(uint64_t ino) const {
   return found != files_.end() && found->second.is_leaving;
 }
 
-void Mount::tell_lanes(uint64_t ino) {
+bool Mount::tell_lanes(uint64_t ino) {
   const OpenFile& file = files_[ino];
-  (void)core_->inode_lease(ino, file.held, file.recalling);
+  return core_->inode_lease(ino, file.held, file.recalling);
 }
 
 void Mount::when_stays(uint64_t ino, std::function<void()> then) {
@@ -229,25 +229,38 @@ void Mount::give_back(uint64_t ino, Metaserver::Held what) {
   tell_lanes(ino);
   if ((going & kLeaseDataExclusive) == 0) {
     return later(python_time(), [=, this] {
-      end_recalling(ino, going);
-      returned(ino, what);
+      if (!end_recalling(ino, going)) return returned(ino, what);
+      drain(ino, false, true, [=, this](int64_t) { returned(ino, what); });
     });
   }
   drain(ino, false, true, [=, this](int64_t) {
-    end_recalling(ino, going);
-    if (files_[ino].holds == 0) return returned(ino, what);
-    drain(ino, false, true, [=, this](int64_t) { returned(ino, what); });
+    const bool goes_on = end_recalling(ino, going);
+    const bool is_open = files_[ino].holds > 0;
+    if (!is_open && !(goes_on && (going & kLeaseData) != 0)) return returned(ino, what);
+    drain(ino, false, true, [=, this](int64_t) {
+      // Lanes gave up what they held.
+      if (is_open) metaserver_.watcher->let_go(session_, ino);
+      returned(ino, what);
+    });
   });
 }
 
-void Mount::end_recalling(uint64_t ino, uint32_t flags) {
-  files_[ino].recalling &= ~flags;
-  tell_lanes(ino);
+// True: written bytes are still on their way, or reads and writes went on.
+bool Mount::end_recalling(uint64_t ino, uint32_t flags) {
+  OpenFile& file = files_[ino];
+  file.recalling &= ~flags;
+  const bool goes_on = tell_lanes(ino);
+  if ((file.held & kLeaseData) != 0) {
+    metaserver_.watcher->has_closed(session_, ino);
+  } else {
+    metaserver_.watcher->let_go(session_, ino);
+  }
+  return goes_on;
 }
 
 void Mount::returned(uint64_t ino, Metaserver::Held what) {
   close(ino);
-  metaserver_.watcher->let_go(session_, ino);
+  end_recalling(ino, 0);
   tell([=, this] { metaserver_.give_back(session_, ino, what); });
   OpenFile& file = files_[ino];
   file.is_leaving = false;

@@ -58,6 +58,7 @@ void Programs::fail(const Program& program, const std::string& what) const {
 
 bool Programs::is_well(const Program& program, int64_t error) const {
   if (error == 0) return true;
+  clockwork_.trace.note("program %u has error %d", program.number, static_cast<int>(error));
   if (error == EIO && program.file->truth.has_lost()) return false;
   fail(program, "error " + std::to_string(error));
   return false;

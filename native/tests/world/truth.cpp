@@ -1,6 +1,7 @@
 #include "truth.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace braidfs::world {
 
@@ -13,8 +14,8 @@ void Truth::writes(uint32_t first, uint32_t count, uint64_t value, uint64_t hold
   for (uint32_t at = first; at < first + count; ++at) {
     units_[at].values.push_back(value);
     units_[at].is_busy = true;
-    units_[at].is_closed = false;
-    units_[at].holder = units_[at].writer = holder;
+    units_[at].is_newest_lost = false;
+    units_[at].newest_holder = units_[at].writer = holder;
     units_[at].written_at = VirtualTime::now();
   }
 }
@@ -23,7 +24,9 @@ void Truth::wrote(uint32_t first, uint32_t count, bool is_durable) {
   for (uint32_t at = first; at < first + count; ++at) {
     Unit& unit = units_[at];
     unit.is_busy = false;
-    if (unit.lost_at > unit.written_at) continue;
+    unit.holder = std::exchange(unit.newest_holder, 0);
+    unit.is_closed = false;
+    if (unit.is_newest_lost) continue;
     unit.answered = unit.newest();
     unit.answered_to = unit.writer;
     unit.sent_at = unit.written_at;
@@ -49,6 +52,7 @@ Truth::Since Truth::since() const {
   for (const Unit& unit : units_) {
     now.answered.push_back(unit.answered);
     now.losses.push_back(unit.losses);
+    now.safe.push_back(unit.safe);
   }
   return now;
 }
@@ -80,10 +84,11 @@ void Truth::closed(const Places& answered) {
 
 void Truth::died(uint64_t holder) {
   for (Unit& unit : units_) {
-    const bool is_its_own = unit.holder == holder || (unit.is_busy && unit.writer == holder);
-    if (!is_its_own && unit.answered_to != holder) continue;
-    if (is_its_own) unit.holder = 0;
-    if (is_its_own) unit.is_busy = false;
+    const bool writes = unit.newest_holder == holder || (unit.is_busy && unit.writer == holder);
+    if (!writes && unit.holder != holder && unit.answered_to != holder) continue;
+    if (unit.holder == holder) unit.holder = 0;
+    if (writes) unit.newest_holder = 0;
+    if (writes) unit.is_busy = false;
     if (unit.closed == unit.newest()) continue;
     unit.answered = std::min(unit.answered, unit.closed);
     ++unit.losses;
@@ -93,22 +98,24 @@ void Truth::died(uint64_t holder) {
 void Truth::let_go(uint64_t holder) {
   for (Unit& unit : units_) {
     if (unit.holder == holder) unit.holder = 0;
+    if (unit.newest_holder == holder) unit.newest_holder = 0;
   }
 }
 
 void Truth::has_closed(uint64_t holder) {
   for (Unit& unit : units_) {
-    if (unit.holder == holder && !unit.is_busy) unit.is_closed = true;
+    const bool writes = unit.is_busy && unit.writer == holder;
+    if (unit.holder == holder && !writes) unit.is_closed = true;
   }
 }
 
 void Truth::lost_power(uint32_t at, Time when) {
   Unit& unit = units_[at];
+  if (unit.newest_holder == 0 && when >= unit.written_at) unit.is_newest_lost = true;
   if (when < unit.sent_at) return;
   unit.closed = unit.safe;
   const bool is_held = unit.holder != 0 && !unit.is_closed;
   if (is_held || unit.safe == unit.newest()) return;
-  unit.lost_at = VirtualTime::now();
   unit.answered = unit.safe;
   ++unit.losses;
   has_lost_ = true;
@@ -136,7 +143,7 @@ std::string Truth::check(const Since& since, uint32_t first,
                          std::span<const uint64_t> values) const {
   Places least = since.answered;
   for (uint32_t at = 0; at < count(); ++at) {
-    if (units_[at].losses != since.losses[at]) least[at] = std::min(least[at], units_[at].safe);
+    if (units_[at].losses != since.losses[at]) least[at] = std::min(least[at], since.safe[at]);
   }
   return check(least, first, values);
 }
@@ -144,7 +151,8 @@ std::string Truth::check(const Since& since, uint32_t first,
 void Truth::saw(const Since& since, uint32_t first, std::span<const uint64_t> values) {
   for (uint32_t index = 0; index < values.size(); ++index) {
     Unit& unit = units_[first + index];
-    const bool is_open = unit.answered < unit.newest() && !unit.is_busy && unit.holder == 0;
+    const bool is_held = unit.holder != 0 || unit.newest_holder != 0;
+    const bool is_open = unit.answered < unit.newest() && !unit.is_busy && !is_held;
     if (!is_open || unit.losses != since.losses[first + index]) continue;
     unit.values.push_back(values[index]);
     unit.answered = unit.closed = unit.newest();

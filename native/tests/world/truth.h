@@ -26,6 +26,7 @@ class Truth {
   struct Since {
     Places answered{};
     Places losses{};
+    Places safe{};
   };
 
   explicit Truth(uint32_t units) : units_(units) {}
@@ -47,7 +48,8 @@ class Truth {
 
   void died(uint64_t holder);
   void let_go(uint64_t holder);
-  // Others may read it. What is lost now comes back when the holder hears of that.
+  // Its lease is a shared one: others may read the file. What is lost now comes back when the
+  // holder hears of that.
   void has_closed(uint64_t holder);
   void lost_power(uint32_t unit, Time when);  // all replicas did, since then
   // An error may say that bytes are lost.
@@ -64,17 +66,18 @@ class Truth {
  private:
   struct Unit {
     std::vector<uint64_t> values{0};
-    uint32_t answered = 0;  // the place of the last one that must be there
-    uint32_t closed = 0;    // that of the last one that is there also without its client
-    uint32_t safe = 0;      // that of the last one that is durable for sure
-    uint32_t losses = 0;    // how often values may have been lost
-    uint64_t holder = 0;
-    uint64_t writer = 0;  // of the newest value
+    uint32_t answered = 0;       // the place of the last one that must be there
+    uint32_t closed = 0;         // that of the last one that is there also without its client
+    uint32_t safe = 0;           // that of the last one that is durable for sure
+    uint32_t losses = 0;         // how often values may have been lost
+    uint64_t holder = 0;         // of the one that must be there
+    uint64_t newest_holder = 0;  // of the newest one, until it must be there
+    uint64_t writer = 0;         // of the newest value
     uint64_t answered_to = 0;
-    Time written_at{};       // the newest value
-    Time sent_at{};          // the one that must be there: targets may have had it since then
-    Time lost_at{};          // when it may have been lost last
-    bool is_closed = false;  // by its holder
+    Time written_at{};            // the newest value
+    Time sent_at{};               // the one that must be there: targets may have had it since then
+    bool is_newest_lost = false;  // nobody holds it, and all replicas lost power
+    bool is_closed = false;       // by its holder
     bool is_busy = false;
     uint32_t newest() const noexcept { return static_cast<uint32_t>(values.size()) - 1; }
   };

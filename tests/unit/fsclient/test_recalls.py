@@ -224,6 +224,20 @@ async def test_pages_are_waited_for_again_only_where_requests_went_on(is_used: b
     assert len(world.returned) == 1
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_what_is_sent_again_arrives_before_a_shared_lease_is_returned(
+    is_open: bool, is_sent: bool
+) -> None:
+    world = World()
+    if is_open:
+        world.fs.inodes.hold(5)
+    world.grant(5, LEASE_META | LEASE_DATA)
+    world.lanes.used_during_recall = frozenset({5} if is_sent else ())
+    await world.recall(RecallItem(1, 5, LEASE_META | LEASE_DATA, 0, 3))
+    assert len(world.lanes.drained) == int(is_sent) and len(world.returned) == 1
+
+
 async def test_a_commit_that_fails_is_made_again_before_the_return() -> None:
     world = World()
     world.fs.inodes.hold(5).is_writable = True

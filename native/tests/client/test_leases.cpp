@@ -340,6 +340,26 @@ TEST(Leases, NothingIsSentAgainAfterTheReturn) {
   EXPECT_EQ(rig.fsync(kFh), EIO);
 }
 
+// The lease was returned twice: with bytes that the target lost then, and with others since.
+TEST(Leases, AfterALossWhatIsLeftIsSynced) {
+  LeasedRig rig;
+  const auto write_and_return = [&](uint64_t offset, uint64_t number) {
+    rig.core->inode_lease(kIno, kBoth, 0);
+    EXPECT_EQ(rig.write(kFh, offset, pattern(1000, 7)).count, 1000u);
+    EXPECT_EQ(rig.flush(kFh), 0);
+    rig.core->inode_lease(kIno, 0, 0);
+    rig.core->drain(number, kIno, false, true);
+    EXPECT_TRUE(eventually([&] { return rig.events(EventKind::kDone).size() == number; }));
+  };
+  write_and_return(0, 1);
+  rig.targets[0]->lose_unsynced();
+  write_and_return(8192, 2);
+  EXPECT_EQ(rig.fsync(kFh), EIO);
+  EXPECT_EQ(rig.targets[0]->count(Op::kSync), 2u);  // it has the others durably
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.targets[0]->count(Op::kSync), 2u);
+}
+
 // It was closed, so its lease is a shared one. When that is gone another client may write there.
 TEST(Leases, NothingOfAClosedFileIsSentAgainAfterTheReturn) {
   LeasedRig rig;

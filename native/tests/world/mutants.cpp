@@ -207,8 +207,7 @@ const char* name_of(Mutant mutant) {
       "no fence",
       "not made whole",
       "added unclaimed",
-      "added unraised",
-      "added unsynced"};
+      "added unraised"};
   return kNames[static_cast<size_t>(mutant)];
 }
 

@@ -37,7 +37,6 @@ enum class Mutant : uint8_t {
   kNotMadeWhole,         // what a dead writer has left is not made whole
   kAddedUnclaimed,       // a copy is added though somebody may write
   kAddedUnraised,        // a copy is added though replicas that stay take the former epoch
-  kAddedUnsynced,        // a copy is added though not all replicas that stay were synced
   kCount,
 };
 

@@ -46,9 +46,8 @@ void Repair::begin(uint64_t ino) {
     if (!plan(*job)) return end(job, "there is nothing to do");
     for (const Name& name : job->names)
       job->steps.push_back([this, name](const JobPtr& one) { copy(one, name); });
-    if (mutant_ != Mutant::kAddedUnsynced)
-      job->steps.push_back(
-          [this](const JobPtr& one) { ask_all(one, Op::kSync, one->layout.epoch, false); });
+    job->steps.push_back(
+        [this](const JobPtr& one) { ask_all(one, Op::kSync, one->layout.epoch, false); });
     if (mutant_ != Mutant::kAddedUnraised)
       job->steps.push_back(
           [this](const JobPtr& one) { ask_all(one, Op::kRaiseEpoch, one->epoch, true); });

@@ -57,8 +57,6 @@ uint64_t begins_at(Mutant mutant) {
       return 310;
     case Mutant::kNotMadeWhole:
       return 300;
-    case Mutant::kAddedUnsynced:
-      return 1000;
     default:
       return 1;
   }

@@ -43,7 +43,7 @@ void Truth::uncovered(uint32_t first, uint32_t count) {
   for (uint32_t at = first; at < first + count; ++at) {
     Unit& unit = units_[at];
     unit.answered = std::min(unit.answered, unit.closed);
-    ++unit.losses;
+    unit.safe_at_losses.push_back(unit.safe);
   }
 }
 
@@ -51,8 +51,7 @@ Truth::Since Truth::since() const {
   Since now;
   for (const Unit& unit : units_) {
     now.answered.push_back(unit.answered);
-    now.losses.push_back(unit.losses);
-    now.safe.push_back(unit.safe);
+    now.losses.push_back(unit.losses());
   }
   return now;
 }
@@ -91,7 +90,7 @@ void Truth::died(uint64_t holder) {
     if (writes) unit.is_busy = false;
     if (unit.closed == unit.newest()) continue;
     unit.answered = std::min(unit.answered, unit.closed);
-    ++unit.losses;
+    unit.safe_at_losses.push_back(unit.safe);
   }
 }
 
@@ -117,7 +116,7 @@ void Truth::lost_power(uint32_t at, Time when) {
   const bool is_held = unit.holder != 0 && !unit.is_closed;
   if (is_held || unit.safe == unit.newest()) return;
   unit.answered = unit.safe;
-  ++unit.losses;
+  unit.safe_at_losses.push_back(unit.safe);
   has_lost_ = true;
 }
 
@@ -143,7 +142,8 @@ std::string Truth::check(const Since& since, uint32_t first,
                          std::span<const uint64_t> values) const {
   Places least = since.answered;
   for (uint32_t at = 0; at < count(); ++at) {
-    if (units_[at].losses != since.losses[at]) least[at] = std::min(least[at], since.safe[at]);
+    const auto& safe = units_[at].safe_at_losses;
+    if (safe.size() != since.losses[at]) least[at] = std::min(least[at], safe[since.losses[at]]);
   }
   return check(least, first, values);
 }
@@ -153,7 +153,7 @@ void Truth::saw(const Since& since, uint32_t first, std::span<const uint64_t> va
     Unit& unit = units_[first + index];
     const bool is_held = unit.holder != 0 || unit.newest_holder != 0;
     const bool is_open = unit.answered < unit.newest() && !unit.is_busy && !is_held;
-    if (!is_open || unit.losses != since.losses[first + index]) continue;
+    if (!is_open || unit.losses() != since.losses[first + index]) continue;
     unit.values.push_back(values[index]);
     unit.answered = unit.closed = unit.newest();
     unit.answered_to = 0;

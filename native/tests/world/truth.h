@@ -26,7 +26,6 @@ class Truth {
   struct Since {
     Places answered{};
     Places losses{};
-    Places safe{};
   };
 
   explicit Truth(uint32_t units) : units_(units) {}
@@ -66,10 +65,10 @@ class Truth {
  private:
   struct Unit {
     std::vector<uint64_t> values{0};
-    uint32_t answered = 0;       // the place of the last one that must be there
+    std::vector<uint32_t> safe_at_losses;  // when values may have been lost
+    uint32_t answered = 0;                 // the place of the last one that must be there
     uint32_t closed = 0;         // that of the last one that is there also without its client
     uint32_t safe = 0;           // that of the last one that is durable for sure
-    uint32_t losses = 0;         // how often values may have been lost
     uint64_t holder = 0;         // of the one that must be there
     uint64_t newest_holder = 0;  // of the newest one, until it must be there
     uint64_t writer = 0;         // of the newest value
@@ -79,6 +78,7 @@ class Truth {
     bool is_newest_lost = false;  // nobody holds it, and all replicas lost power
     bool is_closed = false;       // by its holder
     bool is_busy = false;
+    uint32_t losses() const noexcept { return static_cast<uint32_t>(safe_at_losses.size()); }
     uint32_t newest() const noexcept { return static_cast<uint32_t>(values.size()) - 1; }
   };
   std::string wrong(uint32_t at, uint32_t least, uint64_t value) const;

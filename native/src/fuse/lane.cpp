@@ -51,7 +51,11 @@ Lane::Lane(Channel channel, uint32_t max_write, LaneParts parts)
       size_(std::max<size_t>(kWriteHeadSize + max_write, FUSE_MIN_READ_BUFFER)),
       pages_(static_cast<std::byte*>(::operator new[](kPage + size_, kAlignment))),
       start_(pages_.get() + kPage - kWriteHeadSize),
-      interruptions_(parts_.channels, parts_.data, parts_.upcalls) {}
+      interruptions_(parts_.channels, parts_.data, parts_.upcalls) {
+  // If the process is killed while the kernel copies a request into a page that it has to make
+  // first, the kernel gives the request up with EIO, and no next process can answer it.
+  std::memset(pages_.get(), 0, 2 * kPage);
+}
 
 int Lane::attach(net::EventLoop& loop) {
   loop_ = &loop;

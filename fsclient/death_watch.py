@@ -16,8 +16,11 @@ import select
 import signal
 import subprocess
 import sys
+from typing import Final
 
 from .keeper import LOOK_MS, LOOKS_TO_BELIEVE, first_thread_has_ended
+
+START_TIMEOUT_S: Final = 20.0
 
 
 def begin() -> None:
@@ -25,10 +28,12 @@ def begin() -> None:
     watches, ends = os.pipe2(os.O_CLOEXEC)  # `ends` stays open as long as this program
     words = [sys.executable, "-I", "-m", "fsclient.death_watch", str(os.getpid())]
     try:
-        subprocess.run(words, check=False, stdin=watches, start_new_session=True)
-    except OSError:
+        subprocess.run(
+            words, check=True, stdin=watches, start_new_session=True, timeout=START_TIMEOUT_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
         os.close(ends)
-        raise
+        raise OSError(f"no watch over this process: {error}") from error
     finally:
         os.close(watches)
 

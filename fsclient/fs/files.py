@@ -527,10 +527,6 @@ class Files:
         if self._inodes.get(ino) is not None:
             await self.drains.drain(ino, sync=False, commit=True)
 
-    async def arrive(self, ino: int) -> None:
-        """Waits until what was written is at the targets, also of a file that was closed."""
-        await self.drains.drain(ino, sync=False)
-
     async def report_size(self, ino: int) -> None:
         """Commits size and time of what was written, before the bytes are sent."""
         async with self.cuts.reported(ino):

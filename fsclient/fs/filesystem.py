@@ -5,6 +5,7 @@ how the lanes' events arrive (fsclient.reaper).
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 
 import trio
@@ -74,7 +75,7 @@ class FileSystem:
         self.closer = Closer(meta, leases, self.inodes, self.files.replicas)
         caches = Caches(
             self.files.drain,
-            self.files.arrive,
+            partial(self.drains.drain, sync=False),
             self._publish,
             self._report,
             self.delegated_changes.give_back,

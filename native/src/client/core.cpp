@@ -282,7 +282,7 @@ bool Core::inode_lease(uint64_t ino, uint32_t flags, uint32_t recalling) {
   Leases::Change change = Leases::put(*inode, flags, recalling);
   if (change.loses_cut) lose(context_, inode);
   wake(ino, std::move(change.waiting));
-  return change.used_during_recall;
+  return change.goes_on;
 }
 
 void Core::wake(uint64_t ino, std::vector<Inode::Waiter> waiting) {

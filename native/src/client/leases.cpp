@@ -36,9 +36,9 @@ Leases::Change Leases::put(Inode& inode, uint32_t flags, uint32_t recalling) {
   // has held pieces under a shared lease, and nobody drains them when that is returned.
   if (((flags | recalling) & kLeaseData) == 0) inode.pieces().drop_all_held(change.actions);
   if (recalling != 0) change.waiting = inode.take_asking();
-  change.used_during_recall = std::exchange(inode.used_during_recall, !change.waiting.empty());
+  change.goes_on = std::exchange(inode.used_during_recall, !change.waiting.empty());
   // What a target lost is being sent again, which has begun under a lease that is gone now.
-  change.used_during_recall |= (flags & kLeaseData) == 0 && inode.pieces().unacknowledged() != 0;
+  change.goes_on |= (flags & kLeaseData) == 0 && inode.pieces().unacknowledged() != 0;
   return change;
 }
 

@@ -42,7 +42,7 @@ class Leases {
   struct Change {
     // Reads or writes went on under the recalled lease since it changed last, and the notifier may
     // be about to drop their pages. Or the lease is gone, and written bytes are still on their way.
-    bool used_during_recall = false;
+    bool goes_on = false;
     // The file was cut here and the metaserver has not been told: it would cut what others write.
     bool loses_cut = false;
     Actions actions{};                     // has only released pieces

@@ -34,12 +34,18 @@ struct LeasedRig : Rig {
     }
     ASSERT_EQ(asked(), count);
   }
-  void stall_reads() {
-    targets[0]->decide([](const FrameHeader& header) {
-      const bool is_read = header.op == static_cast<uint8_t>(Op::kRead);
-      return FakeTarget::Decision{is_read ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone,
+  void stall(Op op) {
+    targets[0]->decide([op](const FrameHeader& header) {
+      const bool stalls = header.op == static_cast<uint8_t>(op);
+      return FakeTarget::Decision{stalls ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone,
                                   {}};
     });
+  }
+  // Under the exclusive lease; the bytes are at the target then, and not durable.
+  void write_and_flush(uint64_t offset = 0) {
+    core->inode_lease(kIno, kBoth, 0);
+    EXPECT_EQ(write(kFh, offset, pattern(1000, 7)).count, 1000u);
+    EXPECT_EQ(flush(kFh), 0);
   }
   // A lane invalidates pages behind its answer, in the same turn.
   size_t invalidates() {

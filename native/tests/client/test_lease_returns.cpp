@@ -8,16 +8,10 @@ namespace {
 
 TEST(LeaseReturns, TheReturnWaitsForWritesThatPassed) {
   LeasedRig rig;
-  rig.targets[0]->decide([](const FrameHeader& header) {
-    const bool is_write = header.op == static_cast<uint8_t>(Op::kWrite);
-    return FakeTarget::Decision{is_write ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone,
-                                {}};
-  });
+  rig.stall(Op::kWrite);
   rig.core->inode_lease(kIno, 0, kBoth);
   const uint64_t unique = rig.start_write(kFh, 0, pattern(5000, 4));
-  for (int tries = 0; tries < 5000 && rig.targets[0]->count(Op::kWrite) == 0; ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  EXPECT_TRUE(eventually([&] { return rig.targets[0]->count(Op::kWrite) > 0; }));
   rig.core->inode_lease(kIno, 0, 0);
   rig.core->drain(99, kIno, false, true);
   std::this_thread::sleep_for(std::chrono::milliseconds(kShortly_ms));
@@ -30,9 +24,7 @@ TEST(LeaseReturns, TheReturnWaitsForWritesThatPassed) {
 
 TEST(LeaseReturns, NothingIsSentAgainAfterTheReturn) {
   LeasedRig rig;
-  rig.core->inode_lease(kIno, kBoth, 0);
-  EXPECT_EQ(rig.write(kFh, 0, pattern(1000, 7)).count, 1000u);
-  EXPECT_EQ(rig.flush(kFh), 0);  // at the target, not durable: held
+  rig.write_and_flush();
   EXPECT_GT(rig.account(Buffer::Account::kHeld), 0u);
   rig.core->inode_lease(kIno, 0, 0);
   rig.core->drain(98, kIno, false, true);
@@ -46,9 +38,7 @@ TEST(LeaseReturns, NothingIsSentAgainAfterTheReturn) {
 TEST(LeaseReturns, AfterALossWhatIsLeftIsSynced) {
   LeasedRig rig;
   const auto write_and_return = [&](uint64_t offset, uint64_t number) {
-    rig.core->inode_lease(kIno, kBoth, 0);
-    EXPECT_EQ(rig.write(kFh, offset, pattern(1000, 7)).count, 1000u);
-    EXPECT_EQ(rig.flush(kFh), 0);
+    rig.write_and_flush(offset);
     rig.core->inode_lease(kIno, 0, 0);
     rig.core->drain(number, kIno, false, true);
     EXPECT_TRUE(eventually([&] { return rig.events(EventKind::kDone).size() == number; }));
@@ -65,9 +55,7 @@ TEST(LeaseReturns, AfterALossWhatIsLeftIsSynced) {
 // It was closed, so its lease is a shared one. When that is gone another client may write there.
 TEST(LeaseReturns, NothingOfAClosedFileIsSentAgainAfterTheReturn) {
   LeasedRig rig;
-  rig.core->inode_lease(kIno, kBoth, 0);
-  EXPECT_EQ(rig.write(kFh, 0, pattern(1000, 7)).count, 1000u);
-  EXPECT_EQ(rig.flush(kFh), 0);
+  rig.write_and_flush();
   rig.core->inode_lease(kIno, kLeaseData, 0);
   EXPECT_GT(rig.account(Buffer::Account::kHeld), 0u);
   rig.core->inode_lease(kIno, 0, kLeaseData);
@@ -81,19 +69,12 @@ TEST(LeaseReturns, NothingOfAClosedFileIsSentAgainAfterTheReturn) {
 // The target lost them while the lease was a shared one, and they are on their way again.
 TEST(LeaseReturns, TheReturnOfASharedLeaseWaitsForBytesThatAreSentAgain) {
   LeasedRig rig;
-  rig.core->inode_lease(kIno, kBoth, 0);
-  EXPECT_EQ(rig.write(kFh, 0, pattern(1000, 7)).count, 1000u);
-  EXPECT_EQ(rig.flush(kFh), 0);
+  rig.write_and_flush();
   EXPECT_FALSE(rig.core->inode_lease(kIno, kLeaseData, 0));
   rig.targets[0]->lose_unsynced();
-  rig.targets[0]->decide([](const FrameHeader& header) {
-    const bool is_write = header.op == static_cast<uint8_t>(Op::kWrite);
-    return FakeTarget::Decision{is_write ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone,
-                                {}};
-  });
+  rig.stall(Op::kWrite);
   rig.start_fsync(kFh);  // the target's answer says that they are lost
-  for (int tries = 0; tries < 5000 && rig.targets[0]->count(Op::kWrite) == 1; ++tries)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(eventually([&] { return rig.targets[0]->count(Op::kWrite) > 1; }));
   rig.core->inode_lease(kIno, 0, kLeaseData);
   EXPECT_TRUE(rig.core->inode_lease(kIno, 0, 0));
   rig.core->drain(99, kIno, false, true);

@@ -90,7 +90,7 @@ TEST(Leases, AReadUnderALeaseAsksNobody) {
 // Its bytes are of before: whoever was granted the lease may have been told newer ones.
 TEST(Leases, PagesReadWithoutALeaseAreInvalidatedThoughOneCameSince) {
   LeasedRig rig(100);
-  rig.stall_reads();
+  rig.stall(Op::kRead);
   const uint64_t unique = rig.start_read(kFh, 0, 100);
   rig.wait_asked(1);
   rig.core->inode_asked(kIno, 0);
@@ -118,7 +118,7 @@ TEST(Leases, PagesReadUnderALeaseThatCameForThemStay) {
 
 TEST(Leases, PagesAreInvalidatedBehindTheAnswerThatWaitedForThem) {
   LeasedRig rig(100);
-  rig.stall_reads();
+  rig.stall(Op::kRead);
   const uint64_t first = rig.start_read(kFh, 0, 100);
   rig.wait_asked(1);
   rig.core->inode_asked(kIno, 0);  // nothing was granted

@@ -65,7 +65,7 @@ class Truth {
  private:
   struct Unit {
     std::vector<uint64_t> values{0};
-    std::vector<uint32_t> safe_at_losses;  // when values may have been lost
+    std::vector<uint32_t> safe_at_losses;  // `safe`, each time that values may have been lost
     uint32_t answered = 0;                 // the place of the last one that must be there
     uint32_t closed = 0;         // that of the last one that is there also without its client
     uint32_t safe = 0;           // that of the last one that is durable for sure

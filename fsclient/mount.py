@@ -390,6 +390,8 @@ class MountedClient:
             session=f"{meta.core.session:x}",
             pid=os.getpid(),
         )
+        if self._survival is not None:
+            await self._survival.watch()
 
     # ---- running ------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import trio
+
 from fscommon.native import Datapath
 from fscommon.observe.log import Log
 
@@ -52,17 +54,18 @@ class Survival:
         is_held = self._keeper is not None or self._store is not None
         self._record = datapath.mounting.record_make() if is_held else -1
         self._told: Told | None = None
-        if is_service:
-            self._watch()
 
     @property
     def is_service(self) -> bool:
         """Whether the supervisor holds the mount."""
         return self._store is not None
 
-    def _watch(self) -> None:
+    async def watch(self) -> None:
+        """Has another process watch this one, if the mount is a service."""
+        if not self.is_service:
+            return
         try:
-            death_watch.begin()
+            await trio.to_thread.run_sync(death_watch.begin, abandon_on_cancel=True)
         except OSError as error:
             what = "if a killed process cannot end, the next one starts late"
             self._log.warning(what, error=error)

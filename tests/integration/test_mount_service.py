@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
-from tests.cluster.process import is_gone, wait_until
+from tests.cluster.process import command_of, is_gone, wait_until
 from tests.cluster.silent_fuse import SERVICE, silent_mount
 from tests.cluster.supervisor import Supervisor
 from tests.dev.steps import ROOT
@@ -69,6 +69,12 @@ def service(cluster: Cluster, point: Path, localdir: Path) -> Iterator[Superviso
         mounts.unmount(point, lazy=True)
 
 
+def has_watch(pid: int) -> bool:
+    """Whether a process watches this client for its death."""
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return any(command_of(one)[-2:] == ["fsclient.death_watch", str(pid)] for one in pids)
+
+
 def test_it_says_what_it_does_and_has_few_rights(service: Supervisor, point: Path) -> None:
     pid = service.start()
     assert mounts.is_mounted(point) and mounts.client_pid(point) == pid
@@ -77,9 +83,11 @@ def test_it_says_what_it_does_and_has_few_rights(service: Supervisor, point: Pat
     (kept,) = setting("CapabilityBoundingSet")
     assert int(bound, 16).bit_count() == len(kept.split()) and "NoNewPrivs:\t1" in status
     assert wait_until(lambda: service.said["WATCHDOG=1"] >= 5, 20)
+    assert wait_until(lambda: has_watch(pid), 20)
     (point / "by-service").write_bytes(b"x" * 100_000)
     assert service.end(signal.SIGTERM) == 0
     assert service.said["STOPPING=1"] == 1 and not mounts.is_mounted(point)
+    assert wait_until(lambda: not has_watch(pid), 20)
 
 
 def test_killed_it_goes_on_in_the_next_process(

@@ -193,6 +193,8 @@ class StoreBody {
   static BlockView view_of(const Group& group, uint32_t index, uint32_t block);
   void report_corrupt(const Object& object, uint64_t block);
   Status count_error(Status status) noexcept;
+  // Says so, once in a minute. Returns the status of that result, which is a negative errno.
+  Status not_opened(const Object& object, int result);
 
   // write.cpp
   Status prepare(WriteState& state, Wait wait);
@@ -295,6 +297,7 @@ class StoreBody {
   std::atomic<uint64_t> dirty_groups_{0};
   std::atomic<uint64_t> objects_{0};
   std::atomic<uint64_t> errors_{0};
+  std::atomic<Clock::duration> open_failure_told_{-std::chrono::hours(1)};
   std::atomic<uint64_t> checkpoints_{0};
   std::atomic<uint32_t> target_{0};
   bool recovering_ = false;

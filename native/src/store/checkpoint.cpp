@@ -171,7 +171,7 @@ void StoreBody::finish_part(CheckpointPart& part, bool written) {
   for (PageImage& image : part.images) {
     if (written) {
       finish_group(*part.object, *part.file, image);
-    } else {
+    } else if (!part.object->removed) {
       make_dirty(part.object, *image.group);
     }
   }

@@ -72,6 +72,7 @@ Status StoreBody::commit(std::span<Flush> flushes) {
     EntryHeader header;
     {
       const std::lock_guard guard(flush.object->mu);
+      if (flush.object->removed) continue;  // its records are gone, and it needs none
       header = header_for(*flush.object, EntryKind::kCommit);
     }
     header.value = flush.up_to;
@@ -288,10 +289,11 @@ Status StoreBody::mark_removed(const ObjectPointer& object) {
   fault(FaultPoint::kRemoveAfterUnlink);
   --objects_;
   object->exists = object->leftover = false;
-  // The list of dirty objects may hold the object until the next checkpoint; its space is freed
-  // now.
+  // The list of dirty objects may hold the object until the next checkpoint; its space and its
+  // records are freed now.
   object->file.reset();
   object->direct.reset();
+  object->groups.clear();
   return r < 0 && r != -ENOENT ? Status::kEio : Status::kOk;
 }
 

@@ -16,6 +16,9 @@ Status status_of(int64_t result) noexcept {
       return Status::kErofs;
     case ENOMEM:
       return Status::kEnomem;
+    case EMFILE:
+    case ENFILE:
+      return Status::kBusy;  // nothing was done, and descriptors come back
     default:
       return Status::kEio;
   }

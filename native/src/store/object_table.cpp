@@ -70,16 +70,18 @@ void ObjectTable::evict_some() {
   }
 }
 
-// Only the table holds the object, so nobody can begin to hold it while mu_ is held.
+// Nobody can begin to hold the object while mu_ is held. A checkpoint that is under way holds it in
+// place of the list of dirty objects.
 ObjectTable::Outcome ObjectTable::try_evict(const Slot& slot) {
   Object& object = *slot.object;
   const std::unique_lock guard(object.mu, std::try_to_lock);
   if (!guard.owns_lock()) return Outcome::kBusy;
-  if (slot.object.use_count() == 1 && !object.dirty) return Outcome::kMayGo;
+  const bool is_held = slot.object.use_count() > (object.dirty ? 2 : 1);
+  if (!is_held && !object.dirty) return Outcome::kMayGo;
   if (!object.range.idle()) return Outcome::kBusy;
   object.file.reset();  // a dirty object keeps its records, but not its descriptors
   object.direct.reset();
-  return object.dirty ? Outcome::kStripped : Outcome::kBusy;
+  return is_held ? Outcome::kBusy : Outcome::kStripped;  // its holder may open its file again
 }
 
 bool ObjectTable::close_files() {

@@ -14,6 +14,8 @@ namespace {
 // Beyond so many, groups are dropped when the table is crowded.
 constexpr size_t kGroupsOfOneObjectMax = 1024;
 
+constexpr std::chrono::minutes kToldEvery{1};
+
 // Counts an open file until its last user drops it.
 std::shared_ptr<File> counted(std::shared_ptr<File> file, std::atomic<uint64_t>& counter) {
   ++counter;
@@ -48,7 +50,7 @@ Status StoreBody::file_of(Object& object, std::shared_ptr<File>& file, Wait wait
     const int r = device_->open(object_path(object.id), mode, opened);
     if (r == -ENOENT) return Status::kNoObject;
     if (r == -EAGAIN) return Status::kEagain;
-    if (r < 0) return count_error(status_of(r));
+    if (r < 0) return not_opened(object, r);
     object.file = counted(std::move(opened), table_.file_counter());
   }
   file = object.file;
@@ -69,7 +71,7 @@ Status StoreBody::direct_of(Object& object, std::shared_ptr<File>& file) {
 Status StoreBody::create_object(Object& object) {
   std::shared_ptr<File> opened;
   const int r = device_->open(object_path(object.id), OpenMode::kCreate, opened);
-  if (r < 0) return count_error(status_of(r));
+  if (r < 0) return not_opened(object, r);
   object.file = counted(std::move(opened), table_.file_counter());
   object.exists = true;
   object.name_unsynced = true;
@@ -389,6 +391,18 @@ Status StoreBody::reread_direct(Object& object, const BlockView& view, std::span
   if (xxh3(aligned->bytes) != view.sum) return Status::kCorrupt;
   std::memcpy(bytes.data(), aligned->bytes.data(), bytes.size());
   return Status::kOk;
+}
+
+Status StoreBody::not_opened(const Object& object, int result) {
+  const Status status = status_of(result);
+  const Clock::duration now = Clock::now().time_since_epoch();
+  Clock::duration told = open_failure_told_.load(std::memory_order_relaxed);
+  if (status != Status::kEnospc && now - told >= kToldEvery &&
+      open_failure_told_.compare_exchange_strong(told, now)) {
+    say(30, "cannot open " + object_path(object.id) + ": " + std::strerror(-result) +
+                (status == Status::kBusy ? "; raise LimitNOFILE of this service" : ""));
+  }
+  return count_error(status);
 }
 
 void StoreBody::report_corrupt(const Object& object, uint64_t block) {

@@ -183,6 +183,7 @@ class SimulatedDevice final : public Device {
   int open(const std::string& path, OpenMode mode, std::shared_ptr<File>& file) override {
     const std::lock_guard guard(host_.mu_);
     if (!host_.alive(generation_)) return -EIO;
+    if (host_.open_result < 0) return host_.open_result;
     if (mode == OpenMode::kCached && host_.misses()) return -EAGAIN;
     const Path parts = split(path);
     Directory& directory = host_.directories_[parts.directory];

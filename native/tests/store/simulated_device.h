@@ -84,6 +84,7 @@ class Host {
   uint64_t allocated();
   uint64_t files_max = 0;  // beyond it: ENOSPC; 0: no limit
   uint64_t file_count() const;
+  int open_result = 0;         // if it is negative, open returns it
   int sync_result = 0;         // fdatasync returns it
   bool ignores_syncs = false;  // of bytes: it says that they are durable
   // Of calls that may not wait, one in so many finds nothing in memory; 0: none.

@@ -479,6 +479,10 @@ TEST_F(Store, ACheckpointMakesRoom) {
     }
     EXPECT_GE(store->figures().objects_cached, 200u);
     EXPECT_LE(store->figures().files_open, 24u);
+    for (uint64_t i = 1; i <= 200; ++i) {
+      ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i + round, 5000));
+      ASSERT_LE(store->figures().files_open, 24u) << "round " << round << ", object " << i;
+    }
     for (uint64_t i = 1; i <= 200; i += 2) ASSERT_EQ(store->sync({i, 0}), Status::kOk);
     ASSERT_EQ(store->checkpoint(), Status::kOk);
     EXPECT_LE(store->figures().objects_cached, 20u);
@@ -488,6 +492,45 @@ TEST_F(Store, ACheckpointMakesRoom) {
       ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i + round, 5000));
     }
   }
+}
+
+// Nothing is done, and nothing is an I/O error: the request may be sent again.
+TEST_F(Store, ShortDescriptorsAreBusyAndToldOnce) {
+  StoreConfig config = small_config();
+  int told = 0;
+  config.on_log = [&](int, const std::string& text) {
+    told += text.find("LimitNOFILE") != std::string::npos;
+  };
+  open(config);
+  ASSERT_EQ(put(*store, {1, 0}, 0, pattern(1, 5000)), Status::kOk);
+  ASSERT_EQ(store->checkpoint(), Status::kOk);
+  store.reset();
+  open(config);
+  host.open_result = -EMFILE;
+  EXPECT_EQ(get(*store, {1, 0}, 0, 5000).status, Status::kBusy);
+  EXPECT_EQ(put(*store, {1, 0}, 0, pattern(2, 5000)), Status::kBusy);
+  EXPECT_EQ(put(*store, {2, 0}, 0, pattern(3, 5000)), Status::kBusy);
+  EXPECT_EQ(store->remove({1, 0}), Status::kBusy);
+  host.open_result = 0;
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(store->figures().errors, 0u);
+  EXPECT_EQ(get(*store, {1, 0}, 0, 5000).bytes, pattern(1, 5000));
+  EXPECT_EQ(get(*store, {2, 0}, 0, 5000).status, Status::kNoObject);
+}
+
+// The list of dirty objects has them until the next checkpoint.
+TEST_F(Store, RemovedObjectsKeepNoRecords) {
+  StoreConfig config = small_config();
+  config.dirty_groups_max = 1000;
+  open(config);
+  const uint64_t checkpoints = store->figures().checkpoints;
+  for (uint64_t i = 1; i <= 200; ++i) {
+    ASSERT_EQ(put(*store, {i, 0}, 0, pattern(i, 5000)), Status::kOk);
+    ASSERT_EQ(store->remove({i, 0}), Status::kOk);
+  }
+  EXPECT_EQ(store->figures().checkpoints, checkpoints);
+  EXPECT_EQ(store->figures().groups_cached, 0u);
+  EXPECT_EQ(store->checkpoint(), Status::kOk);
 }
 
 TEST_F(Store, TargetIdIsKept) {

@@ -13,6 +13,7 @@ check [NAME...]          check lint, formats, spelling, types, layers, the site,
 format                   format Python and C++ as check requires
 bench [smoke]            compare with local ext4 and null FUSE
 bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [--torch] [--mpi]
+           [--deepspeed]
                   measure small files, checkpoints, random reads, … (docs/performance.md)
 bench data --dlio        make the environment of DLIO for braidfs validate --suite training
 bench metadata           measure names and attributes, beside peers that scripts start [--peers DIR]
@@ -133,6 +134,7 @@ def format_sources() -> None:
 @click.option("--plots", type=_FOLDER)
 @click.option("--torch", is_flag=True)
 @click.option("--mpi", is_flag=True)
+@click.option("--deepspeed", is_flag=True)
 @click.option("--dlio", is_flag=True)
 def bench(suite: str, rounds: int, peers: Path | None, **more: Any) -> None:
     if more.pop("dlio"):

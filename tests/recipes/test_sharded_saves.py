@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.bench.data.swap_files import compile_for, environment_of
 from tests.cluster.ports import free_port
 from tests.recipes.recipe import Node, Recipe, recipe, result_of
 
@@ -56,6 +57,32 @@ def test_trainer(node: Node) -> None:
     assert re.findall(r"^steps \d+$", said, re.M) == ["steps 10", "steps 20"]
     kept = {path.name for path in (node.folder / "trainer").glob("checkpoint-*")}
     assert kept == {"checkpoint-15", "checkpoint-20"}
+
+
+def test_ds_io(node: Node) -> None:
+    """28,824,000 bytes are no multiple of a disk's block: ext4 refuses to write them directly."""
+    of = recipe(PAGE, "Swap files as DeepSpeed uses them")
+    of.need_debian()
+    compile_for(of.python())
+    known = environment_of(of.python())
+    only_write = of.programs["ds_io.sh"].replace('"" --read', '""')
+    (node.scratch / "only_write.sh").write_text(only_write)
+    for program, size, passes in (("ds_io.sh", 64 << 20, 2), ("only_write.sh", 28_824_000, 1)):
+        started = node.start(
+            of,
+            program,
+            *("--validate", "--loops", "1", "--warmup_loops", "0", "--use_accelerator_pin_memory"),
+            SIZE=str(size),
+            **known,
+        )
+        said = result_of(started)
+        assert said.count("Pass: correctness") == passes and "Fail: correctness" not in said, said
+    files = {path.name: path.stat().st_size for path in (node.folder / "swap").rglob("_aio_*")}
+    assert files == {
+        "_aio_write_67108864.pt.0_0": 64 << 20,
+        "_aio_read_67108864.pt.0_0": 64 << 20,
+        "_aio_write_28824000.pt.0_0": 28_824_000,
+    }
 
 
 def test_swap_files(node: Node) -> None:

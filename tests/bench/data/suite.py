@@ -27,6 +27,7 @@ from tests.bench.data import (
     shared,
     small_files,
     streams,
+    swap_files,
     torch_checkpoints,
     training,
 )
@@ -184,6 +185,7 @@ class Wishes:
     plots: Path | None = None
     torch: bool = False
     mpi: bool = False
+    deepspeed: bool = False
 
 
 def data(wishes: Wishes) -> bool:
@@ -191,6 +193,8 @@ def data(wishes: Wishes) -> bool:
     cases = chosen(wishes.cases, with_torch=wishes.torch)
     if wishes.mpi:
         cases.append(mpi.shared_by_mpi())
+    if wishes.deepspeed:
+        cases.append(swap_files.swap_files())
     amounts = QUICK if wishes.quick else FULL
     ups = peers_in(wishes.peers)
     build(tests=True)

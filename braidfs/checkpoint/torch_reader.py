@@ -31,6 +31,20 @@ from braidfs.checkpoint.torch_share import Own, Shared, Wanted
 _SHARES = (None, "node", "job")
 
 
+class _Unread:
+    """Stands for metadata that could not be read: who asks for something of them gets the error.
+
+    From 2.9 on, load() of torch catches every error of read_metadata(), and tries the file that a
+    rank would have that saved for itself. When there is none either it raises an AssertionError,
+    which has the text of the first error since 2.12, and its type never."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._error
+
+
 class Reader(StorageReader):
     """Loads a checkpoint by torch.distributed.checkpoint.load(state, storage_reader=Reader(path)).
 
@@ -62,6 +76,7 @@ class Reader(StorageReader):
         self._storage_data: dict[Any, Any] = {}
         self._places: dict[Any, Place | None] = {}
         self._metadata: Any = None
+        self._unread: Exception | None = None
         self._collective = True
         self._load_id = str(uuid.uuid4())
 
@@ -72,10 +87,20 @@ class Reader(StorageReader):
         self._end_share()
 
     def read_metadata(self, *_args: Any, **kwargs: Any) -> Any:
-        """The Metadata of the checkpoint; with `rank` that of a rank that saved for itself."""
+        """The Metadata of the checkpoint; with `rank` that of a rank that saved for itself.
+
+        Raises FileNotFoundError, pickle.UnpicklingError and DamagedFile. With `rank`, after a call
+        without it has failed, it returns what raises that error when it is used."""
         rank = kwargs.get("rank")
-        name = METADATA if rank is None else f"__{rank}{METADATA}"
-        found = read_metadata(self.path / name)
+        before, self._unread = self._unread, None
+        try:
+            found = read_metadata(self.path / (METADATA if rank is None else f"__{rank}{METADATA}"))
+        except Exception as error:
+            if rank is None:
+                self._unread = error
+            elif before is not None:
+                return _Unread(before if isinstance(error, FileNotFoundError) else error)
+            raise
         if getattr(found, "storage_meta", None) is None:
             found.storage_meta = StorageMeta()
         found.storage_meta.load_id = self._load_id

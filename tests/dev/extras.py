@@ -2,16 +2,24 @@
 environment.
 
 Each is created in .build/NAME when it is first needed, and created again when its packages have
-changed.
+changed. Those that are needed for one turn only, of many that are large, are removed after it.
 """
 
 import fcntl
+import shutil
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.dev.steps import BUILD, ROOT, quiet_step
+from tests.dev.steps import BUILD, ROOT, StepError, quiet_step
+
+_TURN = "turn"  # the one folder of all environments for a turn
+
+
+class NotInstalledError(Exception):
+    """pip did not install the packages; the message is what it said of the reason."""
 
 
 def requirements_of(extra: str) -> list[str]:
@@ -33,14 +41,41 @@ def folder_of(name: str, wanted: Sequence[str], python: str = sys.executable) ->
     return folder
 
 
+@contextmanager
+def folder_for_a_turn(wanted: Sequence[str]) -> Iterator[Path]:
+    """The folder of an environment with the wanted packages, which is removed afterwards.
+
+    There is one at a time in a checkout, so the disk has room for one (PyTorch with its libraries
+    for GPUs takes 7 GB), and pip keeps no copy of what it fetched. A call waits for the turn of
+    another process to end. Raises NotInstalledError."""
+    folder = BUILD / _TURN
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / f"{_TURN}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            try:
+                _make(folder, wanted, sys.executable, ["--no-cache-dir"])
+            except StepError as error:
+                raise NotInstalledError(_said_by_pip(str(error))) from error
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _said_by_pip(end_of_log: str) -> str:
+    """Its errors, of lines that end with where the log is."""
+    lines = end_of_log.splitlines()
+    return "; ".join([line for line in lines if line.startswith("ERROR: ")] or lines[-2:])
+
+
 def python_of(extra: str, packages: Sequence[str]) -> str:
     """The Python of the environment EXTRA, which has those of the extra's packages."""
     wanted = [one for one in requirements_of(extra) if one.startswith(tuple(packages))]
     return str(folder_of(f"{extra}-{'-'.join(packages)}", wanted) / "bin" / "python")
 
 
-def _make(folder: Path, wanted: Sequence[str], python: str) -> None:
+def _make(folder: Path, wanted: Sequence[str], python: str, options: Sequence[str] = ()) -> None:
     make = [python, "-m", "venv", "--clear", str(folder)]
     quiet_step(f"Environment of {folder.name}", make)
     pip = [str(folder / "bin" / "pip"), "install", "--disable-pip-version-check", "--no-input"]
-    quiet_step(f"Packages of {folder.name}", [*pip, *wanted])
+    quiet_step(f"Packages of {folder.name}", [*pip, *options, *wanted])

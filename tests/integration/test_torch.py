@@ -1,14 +1,18 @@
-"""braidfs.checkpoint.torch with the versions of PyTorch that can be had, and on two mounts.
+"""braidfs.checkpoint.torch and braidfs.data with the versions of PyTorch that can be had, and
+checkpoints on two mounts.
 
-PyTorch is no part of the environment of these tests. The long form makes one for it
-(tests.dev.extras), and runs tests/torch there. BRAIDFS_TORCH_VERSIONS=2.7.1,2.13.0 names versions
-to try; without it, it is the newest one that pyproject.toml allows. BRAIDFS_TORCH_PYTHON names the
-Python of an environment that is there already.
+PyTorch is no part of the environment of these tests. The long form makes environments for it
+(tests.dev.extras), and runs tests/torch there: one that is kept, with the newest version that
+pyproject.toml allows, and one after another for all others of tests/torch/versions.py, each of
+which is removed after its turn. A version that pip does not install is skipped, with what pip said.
+BRAIDFS_TORCH_VERSIONS=2.7.1,2.13 names versions to try instead; "newest" is the one that is kept.
+BRAIDFS_TORCH_PYTHON names the Python of an environment that is there already, instead of that one.
 """
 
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,37 +20,67 @@ import pytest
 from braidfs.checkpoint import Checkpoints
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
-from tests.dev.extras import folder_of, requirements_of
-from tests.dev.steps import ROOT
+from tests.dev.build import READER_FOLDER
+from tests.dev.extras import NotInstalledError, folder_for_a_turn, folder_of, requirements_of
+from tests.dev.steps import BUILD, ROOT
+from tests.torch import versions
 from tests.torch.start import job
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 MIB = 1 << 20
-VERSIONS = os.environ.get("BRAIDFS_TORCH_VERSIONS", "newest").split(",")
+VERSIONS = os.environ.get("BRAIDFS_TORCH_VERSIONS", ",".join(versions.ALL)).split(",")
 WITH_IT = ("numpy", "safetensors", "pytest>=8", "pytest-timeout>=2.3")
 
 
-def python_with_torch(version: str) -> str:
-    if (given := os.environ.get("BRAIDFS_TORCH_PYTHON")) and version == "newest":
+def kept_python() -> str:
+    """The Python of the environment that stays, with the newest version that is allowed."""
+    if given := os.environ.get("BRAIDFS_TORCH_PYTHON"):
         return given
     bench = [one for one in requirements_of("bench") if one.startswith("torch")]
-    wanted = bench if version == "newest" else [f"torch=={version}"]
-    return str(folder_of(f"torch-{version}", [*wanted, *WITH_IT]) / "bin" / "python")
+    return str(folder_of("torch-newest", [*bench, *WITH_IT]) / "bin" / "python")
+
+
+@contextmanager
+def python_with_torch(version: str) -> Iterator[str]:
+    kept = kept_python()
+    if version == "newest" or versions.is_of(_installed_in(kept), version):
+        yield kept
+        return
+    with folder_for_a_turn([versions.requirement(version), *WITH_IT]) as folder:
+        yield str(folder / "bin" / "python")
+
+
+def _installed_in(python: str) -> str:
+    words = [python, "-c", "import importlib.metadata as m; print(m.version('torch'))"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_everything_that_needs_torch(version: str) -> None:
-    """Runs the tests of checkpoints in tests/torch; what they print is shown when one fails."""
-    command = [python_with_torch(version), "-m", "pytest", "-q", "--confcutdir=tests/torch"]
-    command += ["-p", "no:cacheprovider", "-o", "timeout=600", "tests/torch"]
-    command += ["--ignore-glob=tests/torch/test_*data.py"]  # test_torch_data.py runs those
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True
-    )
+    """Runs tests/torch; what they print is shown when one fails."""
+    try:
+        with python_with_torch(version) as python:
+            command = [python, "-m", "pytest", "-q", "--confcutdir=tests/torch"]
+            command += ["-p", "no:cacheprovider", "-o", "timeout=600", "tests/torch"]
+            environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{READER_FOLDER}"}
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True
+            )
+    except NotInstalledError as error:
+        pytest.skip(f"PyTorch {version} cannot be installed: {error}")
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
     assert " passed" in done.stdout
+
+
+def test_what_cannot_be_installed_has_a_reason(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.whl"
+    with (
+        pytest.raises(NotInstalledError, match=r"ERROR: .*missing\.whl"),
+        folder_for_a_turn([str(missing)]),
+    ):
+        raise AssertionError("it was installed")
+    assert not (BUILD / "turn").exists()
 
 
 @pytest.fixture
@@ -79,7 +113,7 @@ def test_four_ranks_on_two_mounts(two_mounts: tuple[Path, Path]) -> None:
     saves, loads = works[::5], [work for work in works if work["action"] == "load"]
     paths = [one, one, other, other]
     for ranks, part in ((paths, saves), (list(reversed(paths)), loads)):
-        with job(python_with_torch("newest"), ranks, part) as running:
+        with job(kept_python(), ranks, part) as running:
             for _ in part:
                 assert all(seen["bytes"] >= size for seen in running.next())
     assert [found.number for found in Checkpoints(other / "ours").steps()] == [1, 2]

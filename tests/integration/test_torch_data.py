@@ -1,6 +1,5 @@
-"""braidfs.data with torch: tests/torch/test_data.py and the guide's recipes, and a DataLoader on a
-mount that was told the order. torch is no package of the product's environment: it gets one of its
-own, once."""
+"""A DataLoader of torch on a mount that was told the order. test_torch.py runs the other tests of
+braidfs.data that need torch."""
 
 import json
 import os
@@ -13,7 +12,7 @@ from tests.cluster.cluster import Cluster
 from tests.dev.build import READER_FOLDER
 from tests.dev.steps import ROOT
 from tests.fuse.looks import lanes_counted
-from tests.integration.test_torch import python_with_torch
+from tests.integration.test_torch import kept_python
 
 COUNT = 400
 SECONDS_MAX = 1200
@@ -23,7 +22,7 @@ PROGRAM = ROOT / "tests" / "torch" / "announced_epoch.py"
 @pytest.fixture(scope="session")
 def python() -> str:
     """The Python of an environment with torch, numpy and pytest."""
-    return python_with_torch("newest")
+    return kept_python()
 
 
 def run(words: list[str], **given: object) -> str:
@@ -39,16 +38,6 @@ def run(words: list[str], **given: object) -> str:
     )
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
     return done.stdout
-
-
-@pytest.mark.full
-@pytest.mark.timeout(SECONDS_MAX + 600)
-def test_data_sets_with_torch(python: str) -> None:
-    """Options and fixtures of this environment's pytest are not for that one."""
-    words = ["-c", os.devnull, f"--rootdir={ROOT}", "--noconftest", "-p", "no:cacheprovider"]
-    folder = ROOT / "tests" / "torch"
-    tests = [str(folder / name) for name in ("test_data.py", "test_recipes_data.py")]
-    assert " passed" in run([python, "-m", "pytest", "-q", *words, *tests])
 
 
 @pytest.mark.full

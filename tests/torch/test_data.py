@@ -1,6 +1,6 @@
 """braidfs.data with torch's DataLoader: every way to start workers, descriptors, memory, faults.
 
-tests/integration/test_torch_data.py runs it, in an environment that has torch.
+tests/integration/test_torch.py runs it, in environments that have torch.
 """
 
 import gc

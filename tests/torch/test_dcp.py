@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save, torch_save_to_dcp
 
 from braidfs.checkpoint import pieces
-from braidfs.checkpoint.torch import Reader
+from braidfs.checkpoint.torch import DamagedFile, Reader
 from braidfs.checkpoint.torch_writer import FolderWriter
 from tests.torch.states import blank, same, state, tensors
 
@@ -181,8 +181,14 @@ def _loaded(path: Path, wanted: dict[str, Any], **given: Any) -> dict[str, Any]:
 
 
 def _refused(path: Path, wanted: dict[str, Any], told: str) -> None:
-    with pytest.raises(CheckpointException, match="(?s)is damaged: .*" + told):
+    _fails(path, wanted, DamagedFile, "(?s)is damaged: .*" + told)
+
+
+def _fails(path: Path, wanted: dict[str, Any], kind: type[Exception], told: str) -> None:
+    with pytest.raises(CheckpointException, match=told) as caught:
         _loaded(path, wanted)
+    ((failure, _),) = caught.value.failures.values()
+    assert type(failure) is kind
 
 
 def test_a_cut_file_is_told(tmp_path: Path, saved: dict[str, Any]) -> None:
@@ -247,8 +253,8 @@ def test_metadata_run_no_code(tmp_path: Path, saved: dict[str, Any]) -> None:
     found = pickle.loads(path.read_bytes())
     found.planner_data = Hostile()
     path.write_bytes(pickle.dumps(found))
-    with pytest.raises(CheckpointException, match=r"posix\.mkdir, which is no record of DCP"):
-        _loaded(tmp_path, saved)
+    told = r"posix\.mkdir, which is no record of DCP"
+    _fails(tmp_path, saved, pickle.UnpicklingError, told)
     assert not (tmp_path / "ran").exists()
 
 
@@ -264,8 +270,7 @@ def test_members_of_enumerations_as_any_python_writes_them(
         _loaded(tmp_path, saved)
     for reduced in (lambda one: (getattr, (kind, "NONE")), lambda one: (getattr, (set, "pop"))):
         path.write_bytes(_pickled(found, kind, reduced))
-        with pytest.raises(CheckpointException, match=re.escape(f"{path} is damaged")):
-            _loaded(tmp_path, saved)
+        _fails(tmp_path, saved, DamagedFile, re.escape(f"{path} is damaged"))
 
 
 def _pickled(found: Any, kind: Any, reduced: Callable[[Any], Any]) -> bytes:
@@ -282,8 +287,23 @@ def test_torn_metadata_are_told(tmp_path: Path, saved: dict[str, Any]) -> None:
     content = path.read_bytes()
     for torn in (b"", content[:-1], content[: len(content) // 2], b"\0" * len(content)):
         path.write_bytes(torn)
-        with pytest.raises(CheckpointException, match=re.escape(f"{path} is damaged")):
-            _loaded(tmp_path, saved)
+        _fails(tmp_path, saved, DamagedFile, re.escape(f"{path} is damaged"))
+
+
+def test_missing_metadata_are_told(tmp_path: Path, saved: dict[str, Any]) -> None:
+    path = tmp_path / ".metadata"
+    content = path.read_bytes()
+    path.unlink()
+    _fails(tmp_path, saved, FileNotFoundError, re.escape(str(path)))
+    (tmp_path / "__0.metadata").write_bytes(content[:-1])
+    reader = Reader(tmp_path)
+    with pytest.raises(DamagedFile, match="__0"):
+        reader.read_metadata(rank=0)
+    with pytest.raises(FileNotFoundError):
+        reader.read_metadata()
+    unread = reader.read_metadata(rank=0)
+    with pytest.raises(DamagedFile, match="__0"):
+        _ = unread.state_dict_metadata
 
 
 def test_shapes_that_do_not_fit_are_told(tmp_path: Path, saved: dict[str, Any]) -> None:

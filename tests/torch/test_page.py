@@ -17,6 +17,7 @@ from braidfs.checkpoint.torch import Reader, Writer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "train" / "pytorch-checkpoints.md"
+SECONDS_MAX = 250
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
 
@@ -35,16 +36,21 @@ def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words[1:]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     for _ in range(2):
-        # With PyTorch 2.13 the program sometimes aborts when it ends (3 of 10 pairs of runs;
-        # without any saving 1 of 12 runs, with FileSystemWriter 0 of 12). PyTorch's issue 190489
-        # and pull request 179291 describe such ends, by threads of gloo that outlive the
-        # interpreter; that this is the same was not proved. So that end alone is no failure here:
-        # what was saved counts.
+        # Without its sleep the program aborts at times when it ends (3 of 40 runs with PyTorch
+        # 2.13, others at work). All three cores showed the same thread, which is of PyTorch:
+        # c10d::ProcessGroupGloo::runLoop, ~AsyncBroadcastWork, c10::TensorImpl::decref_pyobject,
+        # pybind11::gil_scoped_acquire, PyEval_AcquireThread, pthread_exit (the interpreter is
+        # ending), std::terminate. Nothing of ours was on it.
         done = subprocess.run(
-            run, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+            run,
+            cwd=tmp_path,
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
         )
-        is_aborted = re.search(r"exitcode: -(6|11)\)", done.stderr) is not None
-        assert done.returncode == 0 or is_aborted, done.stderr[-5000:]
+        assert done.returncode == 0, done.stderr[-5000:]
     cps = Checkpoints(tmp_path / "run7")
     assert [one.number for one in cps.steps()] == [20, 30, 40]
     assert all(one.parts == 2 for one in cps.steps())

@@ -1,6 +1,6 @@
 """The code of docs/train/data-sets.md runs as it is printed there, on a small tree.
 
-tests/integration/test_torch_data.py runs it, in an environment that has torch.
+tests/integration/test_torch.py runs it, in environments that have torch.
 """
 
 import random

@@ -1,11 +1,13 @@
 """Ranks of a job on this machine, joined by gloo, for tests.
 
-A rank that is done leaves without the end of its group and of its interpreter, which PyTorch 2.7 to
-2.15 can spoil. A thread of gloo (ProcessGroupGloo::runLoop) may be so late that it drops the
-tensors of a finished work only then (~AsyncWork, ConcretePyInterpreterVTable::decref), for which it
-wants the interpreter's lock: the end of the group, which waits for that thread with this lock in
-its hand (~ProcessGroupGloo, std::thread::join), then waits for ever, and the end of an interpreter
-ends that thread by pthread_exit, which its destructors do not allow: std::terminate.
+A rank that is done leaves without the end of its group and of its interpreter, for what was seen
+there with PyTorch 2.7.1 and 2.13. A thread of gloo (ProcessGroupGloo::runLoop) may be so late that
+it drops the tensors of a finished work only then (~AsyncWork, ConcretePyInterpreterVTable::decref),
+for which it wants the interpreter's lock. The end of the group waits for that thread with this lock
+in its hand (~ProcessGroupGloo, std::thread::join), so it waits for ever (2.7.1). The end of an
+interpreter ends that thread by pthread_exit, which its destructors do not allow: std::terminate.
+With 2.7.1 and 5 ms more for that thread, 6 of 6 ranks without any checkpoint waited for ever, and
+19 of 30 were aborted.
 """
 
 import os

@@ -9,12 +9,13 @@ import itertools
 import secrets
 import stat
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 
 from fscommon.errors import ConfigError
 from fscommon.layout.attributes import LEASE_DATA, Attributes
 from fscommon.layout.capability import capability_key
+from fscommon.layout.layout import unpack_layout
 from fscommon.types import ROOT_INO, Ino, NodeId, SessionId, TargetId, Txn
 from fscommon.wire.codec import decode
 from fscommon.wire.ops import OPENING, Op
@@ -22,12 +23,14 @@ from metaserver import records
 from metaserver.backups import Backups
 from metaserver.context import Progress, Services
 from metaserver.engine import Engine, Time
+from metaserver.forms import FormedSnapshot, Once, log_damage
 from metaserver.intents import Intents
 from metaserver.jobs import JobTable
 from metaserver.keys import ClientKeys, key_of_record
 from metaserver.leases.table import Leases
 from metaserver.membership import Membership, Node, Target
 from metaserver.namespace.charges import charges_of
+from metaserver.namespace.inode import Inode
 from metaserver.numbers import InodeNumbers
 from metaserver.overlay import Overlay
 from metaserver.placement import DEFAULT_REPLICAS, ReplicaPolicy
@@ -35,10 +38,19 @@ from metaserver.quota.table import QuotaTable
 from metaserver.replies import ino_of_reply
 from metaserver.scrubs import Place, ScrubTable
 from metaserver.sessions import SYSTEM_SESSION, Session, Sessions
-from metaserver.store.waist import Batch, Snapshot, Store
+from metaserver.store.journaled import MARK_KEY
+from metaserver.store.waist import Batch, Store
 from metaserver.trash import TrashTable, Tree, TreeState
 
 _EPOCH_SKIP = 1024  # map epochs that the last run may have used without making them durable
+# Records that every store in use has.
+_NEEDED = (
+    records.CLUSTER_KEY,
+    records.INO_END_KEY,
+    records.INODES_KEY,
+    records.MAP_EPOCH_KEY,
+    records.inode_key(ROOT_INO),
+)
 _RECALL_BITS = 40  # the incarnation is above these bits, so no number of a recall is used twice
 
 
@@ -54,7 +66,8 @@ class Settings:
 
 
 def boot(store: Store, settings: Settings, time: Time) -> Engine:
-    """Raises ConfigError when the store is not one that this program can use, StoreError."""
+    """Raises ConfigError when the store is not one that this program can use, StoreError,
+    RecordError."""
     booting = prepare(store, settings, time)
     store.commit(booting.batch)
     return booting.engine(Overlay(store))
@@ -77,10 +90,13 @@ class Booting:
 
 
 def prepare(store: Store, settings: Settings, time: Time) -> Booting:
-    """Raises ConfigError when the store is not one that this program can use."""
-    snapshot = store.snapshot()
+    """Raises ConfigError when the store is not one that this program can use, RecordError when it
+    has to read a record that it cannot read."""
+    snapshot = FormedSnapshot(store.snapshot(), Once(log_damage))
     try:
         first = _found(snapshot, time)
+        if not first:
+            _check(snapshot)
         cluster = first.get(records.CLUSTER_KEY) or snapshot.get(records.CLUSTER_KEY) or b""
         services = _services(snapshot, settings, time, cluster, first, Backups(store))
     finally:
@@ -89,7 +105,7 @@ def prepare(store: Store, settings: Settings, time: Time) -> Booting:
     return Booting(batch, services)
 
 
-def _found(snapshot: Snapshot, time: Time) -> dict[bytes, bytes]:
+def _found(snapshot: FormedSnapshot, time: Time) -> dict[bytes, bytes]:
     """The records that an empty store needs; {} for a store in use."""
     raw = snapshot.get(records.SCHEMA_KEY)
     if raw is not None:
@@ -97,6 +113,8 @@ def _found(snapshot: Snapshot, time: Time) -> dict[bytes, bytes]:
         if version != records.SCHEMA_VERSION:
             raise ConfigError(f"the store has schema {version}; this program needs 1")
         return {}
+    if any(key != MARK_KEY for key, _ in islice(snapshot.range(b"", records.KEYS_END), 2)):
+        raise ConfigError(f"the store has records, but none of key {records.SCHEMA_KEY!r}")
     root = Attributes(
         ino=ROOT_INO,
         atime_ns=time.now_ns,
@@ -118,12 +136,27 @@ def _found(snapshot: Snapshot, time: Time) -> dict[bytes, bytes]:
     }
 
 
-def _number(snapshot: Snapshot, key: bytes) -> int:
+def _check(snapshot: FormedSnapshot) -> None:
+    """Refuses a store in use where numbers would be given out again that are in use."""
+    for key in _NEEDED:
+        if snapshot.get(key) is None:
+            raise ConfigError(f"the metadata store has no record of key {key!r}")
+    ino_end = _number(snapshot, records.INO_END_KEY)
+    for letter, behind in ((b"I", records.inode_key(ino_end)), (b"Z", records.doomed_key(ino_end))):
+        beyond = next(iter(snapshot.range(behind, records.all_of(letter)[1])), None)
+        if beyond is not None:
+            raise ConfigError(
+                f"the metadata store says that {ino_end} was never the number of a file "
+                f"({records.INO_END_KEY!r}), and has a record of key {beyond[0]!r}"
+            )
+
+
+def _number(snapshot: FormedSnapshot, key: bytes) -> int:
     return records.unpack_number(snapshot.get(key))
 
 
 def _services(
-    snapshot: Snapshot,
+    snapshot: FormedSnapshot,
     settings: Settings,
     time: Time,
     cluster: bytes,
@@ -136,8 +169,8 @@ def _services(
     for session in sessions.all():
         session.former_slots_end = numbers.next
     intents = Intents()
-    for key, _ in snapshot.range(*records.all_of(b"T")):
-        intents.add_former(Ino(records.number_of(key)))
+    for ino in _truncated(snapshot):
+        intents.add_former(ino)
     leases = _leases(snapshot, settings, sessions, time)
     return Services(
         cluster=cluster,
@@ -159,7 +192,37 @@ def _services(
     )
 
 
-def _leases(snapshot: Snapshot, settings: Settings, sessions: Sessions, time: Time) -> Leases:
+def _truncated(snapshot: FormedSnapshot) -> list[Ino]:
+    """Returns the files that are to be cut. Who would carry out what is of another file would cut
+    that."""
+    found: list[Ino] = []
+    for key, value in snapshot.range(*records.all_of(b"T")):
+        ino = Ino(records.number_of(key))
+        raw = next((row for _, row in snapshot.readable(*records.inode_at(ino))), None)
+        inode = Inode.parse(raw) if raw is not None else None
+        file_id = unpack_layout(records.unpack_intent(value).layout).file_id
+        if inode is None or (inode.is_file and inode.layout().file_id == file_id):
+            found.append(ino)
+        else:
+            log_damage(f"the record of key {key!r} is of file {file_id}: nothing is cut")
+    return found
+
+
+def _evicted(snapshot: FormedSnapshot, sessions: Sessions) -> list[SessionId]:
+    """Returns the sessions that are not known to be fenced everywhere. One that has files open for
+    writing, and no record of its own, is among them."""
+    found: dict[SessionId, None] = {}
+    for letter in (b"F", b"W"):
+        for key, _ in snapshot.keys(*records.all_of(letter)):
+            session = SessionId(records.number_of(key))
+            if session not in sessions:
+                found[session] = None
+            elif letter == b"F":
+                log_damage(f"the record of key {key!r} is of a session that was not evicted")
+    return [*found]
+
+
+def _leases(snapshot: FormedSnapshot, settings: Settings, sessions: Sessions, time: Time) -> Leases:
     """Only sessions that were not fenced before the restart hold leases: on what they may write."""
     leases = Leases(
         sessions,
@@ -171,14 +234,13 @@ def _leases(snapshot: Snapshot, settings: Settings, sessions: Sessions, time: Ti
         leases.connected(SYSTEM_SESSION)
         leases.reassert(SYSTEM_SESSION, ino, LEASE_DATA)
         leases.hold(SYSTEM_SESSION, ino, inf)
-    for key, _ in snapshot.range(*records.all_of(b"F")):
-        session = SessionId(records.number_of(key))
-        written = snapshot.range(*records.written_of(session))
+    for session in _evicted(snapshot, sessions):
+        written = snapshot.keys(*records.written_of(session))
         leases.evict(session, [records.written_ino(key) for key, _ in written], time.now_s)
     return leases
 
 
-def _moved(snapshot: Snapshot) -> list[Ino]:
+def _moved(snapshot: FormedSnapshot) -> list[Ino]:
     """Returns the files that nobody may write yet, because replicas that have left them may still
     answer (metaserver.copier)."""
     plans = snapshot.range(*records.all_of(b"C"))
@@ -189,7 +251,7 @@ def _moved(snapshot: Snapshot) -> list[Ino]:
     ]
 
 
-def _quotas(snapshot: Snapshot, first: dict[bytes, bytes], time: Time) -> QuotaTable:
+def _quotas(snapshot: FormedSnapshot, first: dict[bytes, bytes], time: Time) -> QuotaTable:
     """Counts all inodes once if the store has no accounts yet, or accounts without xattrs."""
     table = QuotaTable()
     is_counted = snapshot.get(records.QUOTA_KEY) == records.QUOTA_COUNTS
@@ -205,7 +267,7 @@ def _quotas(snapshot: Snapshot, first: dict[bytes, bytes], time: Time) -> QuotaT
     return table
 
 
-def _trash(snapshot: Snapshot) -> TrashTable:
+def _trash(snapshot: FormedSnapshot) -> TrashTable:
     table = TrashTable()
     for key, value in snapshot.range(*records.all_of(b"P")):
         record = records.unpack_trash_tree(value)
@@ -214,7 +276,7 @@ def _trash(snapshot: Snapshot) -> TrashTable:
     return table
 
 
-def _progress(snapshot: Snapshot, sessions: Sessions) -> Progress:
+def _progress(snapshot: FormedSnapshot, sessions: Sessions) -> Progress:
     txn = Txn(_number(snapshot, records.TXN_KEY))
     unfinished = snapshot.get(records.RECOVERY_KEY)
     return Progress(
@@ -227,18 +289,18 @@ def _progress(snapshot: Snapshot, sessions: Sessions) -> Progress:
     )
 
 
-def _jobs(snapshot: Snapshot) -> JobTable:
+def _jobs(snapshot: FormedSnapshot) -> JobTable:
     return JobTable(
         (records.number_of(key), decode(records.JobRecord, value))
-        for key, value in snapshot.range(*records.all_of(b"J"))
+        for key, value in snapshot.readable(*records.all_of(b"J"))
     )
 
 
-def _scrubs(snapshot: Snapshot) -> ScrubTable:
+def _scrubs(snapshot: FormedSnapshot) -> ScrubTable:
     stored, compared = snapshot.get(records.SCRUB_KEY), snapshot.get(records.COMPARED_KEY)
     findings = [
         (Place(*records.finding_place(key)), decode(records.FindingRecord, value))
-        for key, value in snapshot.range(*records.all_of(b"A"))
+        for key, value in snapshot.readable(*records.all_of(b"A"))
     ]
     return ScrubTable(
         dict(sorted(findings, key=lambda one: one[1].found_ns)),
@@ -247,14 +309,14 @@ def _scrubs(snapshot: Snapshot) -> ScrubTable:
     )
 
 
-def _keys(snapshot: Snapshot) -> ClientKeys:
+def _keys(snapshot: FormedSnapshot) -> ClientKeys:
     keys = ClientKeys()
     for key, value in snapshot.range(*records.all_of(b"K")):
         keys.put(key_of_record(records.number_of(key), records.unpack_key(value)))
     return keys
 
 
-def _sessions(snapshot: Snapshot, keys: ClientKeys, time: Time) -> Sessions:
+def _sessions(snapshot: FormedSnapshot, keys: ClientKeys, time: Time) -> Sessions:
     sessions = Sessions(version=secrets.randbits(62) + 1)
     for key, value in snapshot.range(*records.all_of(b"S")):
         record = records.unpack_session(value)
@@ -276,12 +338,14 @@ def _sessions(snapshot: Snapshot, keys: ClientKeys, time: Time) -> Sessions:
                 session.created[request_id] = ino_of_reply(Op(reply.op), reply.body)
         sessions.add(session)
     sessions.orphans.update(
-        Ino(records.number_of(key)) for key, _ in snapshot.range(*records.all_of(b"O"))
+        Ino(records.number_of(key)) for key, _ in snapshot.keys(*records.all_of(b"O"))
     )
     return sessions
 
 
-def _membership(snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes) -> Membership:
+def _membership(
+    snapshot: FormedSnapshot, settings: Settings, time: Time, cluster: bytes
+) -> Membership:
     membership = Membership(
         cluster=cluster,
         epoch=_number(snapshot, records.MAP_EPOCH_KEY) + _EPOCH_SKIP,
@@ -304,6 +368,11 @@ def _membership(snapshot: Snapshot, settings: Settings, time: Time, cluster: byt
         )
     for key, value in snapshot.range(*records.all_of(b"G")):
         target = records.unpack_target(value)
+        if membership.node(NodeId(target.node)) is None and not target.is_removed:
+            raise ConfigError(
+                f"the record of key {key!r} in the metadata store is of a target on storage server "
+                f"{target.node}, which has no record"
+            )
         number = TargetId(records.number_of(key))
         if target.is_removed:
             membership.put_removed(number, target.uuid)

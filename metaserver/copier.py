@@ -29,6 +29,7 @@ from metaserver.background import Background
 from metaserver.claims import Claims
 from metaserver.context import Context
 from metaserver.dropping import Dropping
+from metaserver.faults import Faults
 from metaserver.namespace.copies import Plan, add, finish, give_up, is_claimed, moved, plan
 from metaserver.namespace.inode import find
 from metaserver.namespace.places import GivenUpError, Wanted
@@ -112,23 +113,20 @@ class Copier:
         self._dropping = dropping
         self._pace = Pace(policy)
         self._log = Log("repair")
+        self._faults = Faults(self._log)
         self._tries: dict[Ino, int] = {}  # failed ones of files: another source is taken
         self.receiving: Counter[int] = Counter()  # objects that are being copied to each target
 
     def begin(self) -> list[Ino]:
         """Gives up all plans of a metaserver of before. Returns the files whose names of replicas
         that have left must be settled."""
-        unsettled: list[Ino] = []
-
-        def change(tx: Transaction, context: Context) -> None:
-            for key, value in list(tx.range(*all_of(b"C"))):
-                ino = Ino(number_of(key))
-                give_up(tx, ino)
-                if decode(PlanRecord, value).is_added:
-                    unsettled.append(ino)
-
-        self._change(change)
-        return unsettled
+        plans: list[tuple[bytes, bytes]] = []
+        self._change(lambda tx, context: plans.extend(tx.readable(*all_of(b"C"))))
+        for key, _ in plans:
+            ino = Ino(number_of(key))
+            with self._faults.contained("the end of a plan", ino=ino):
+                self._change(lambda tx, context, ino=ino: give_up(tx, ino))  # type: ignore[misc]
+        return [Ino(number_of(key)) for key, value in plans if decode(PlanRecord, value).is_added]
 
     async def copy(self, ino: Ino, choose: Choose, hold_s: float = 0.0) -> Copied:
         """hold_s: so long a writer waits for the end."""

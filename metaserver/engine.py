@@ -14,7 +14,6 @@ Only the event loop's thread calls. Connections are in metaserver.server, the ta
 metaserver.committer.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -85,6 +84,8 @@ class Engine:
         self.progress = services.progress
         self.sessions = services.sessions
         self._overlay = overlay
+        self.stored, self.stored_keys = overlay.stored, overlay.stored_keys
+        self.stored_record = overlay.stored_record
         self._frozen_txn = Txn(0)
         self._frozen_ino_end: int | None = None
         self._durable_waiters = DurableWaiters()
@@ -248,7 +249,7 @@ class Engine:
 
     def _account(self, context: Context) -> None:
         """Merges what the op has counted; freeze() puts it into the batch with the op's records."""
-        self.progress.inodes += context.inodes_added
+        self.progress.inodes = max(1, self.progress.inodes + context.inodes_added)
         if context.charges:
             self.services.quotas.merge(context.charges, context.now_ns)
         if context.trash:
@@ -510,10 +511,6 @@ class Engine:
             self._overlay.merge(tx.writes, SYSTEM_SESSION, self._next_txn())
             self._account(context)
         return self.progress.txn
-
-    def stored(self, keys: tuple[bytes, bytes], count_max: int) -> list[tuple[bytes, bytes]]:
-        """Returns the first durable records of a range, at most count_max of them."""
-        return list(itertools.islice(self._overlay.snapshot.range(*keys), count_max))
 
     def truncated(self, ino: Ino, time: Time) -> None:
         """Runs what has waited until all targets have cut, and the intent's removal is durable."""

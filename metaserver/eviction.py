@@ -30,7 +30,7 @@ from metaserver.context import Context
 from metaserver.dropping import Dropping
 from metaserver.faults import Faults
 from metaserver.lost_writes import give_up_written
-from metaserver.namespace.inode import find
+from metaserver.namespace.inode import find_readable
 from metaserver.namespace.replicas import dropped_names, end_writes, keep_one
 from metaserver.ops.cluster import bump_map_epoch, let_join
 from metaserver.ops.session import delete_range
@@ -115,6 +115,10 @@ class Eviction:
         tasks.start_soon(self._fence_everywhere, session.id, txn)
 
     async def _fence_everywhere(self, session: SessionId, txn: int) -> None:
+        with self._faults.contained("a fence", session=session):
+            await self._fence_and_free(session, txn)
+
+    async def _fence_and_free(self, session: SessionId, txn: int) -> None:
         await self._committer.wait_durable(txn)
         fenced: set[NodeId] = set()
         async with trio.open_nursery() as nursery:
@@ -178,7 +182,7 @@ class Eviction:
                 return is_fenced and membership.is_answering(target, context.now_s)
 
             done.append(keep_one(tx, ino, may_stay))
-            inode = find(tx, ino)
+            inode = find_readable(tx, ino)
             if inode is not None:
                 dropped.extend(dropped_names(tx, inode.layout().file_id))
 
@@ -188,13 +192,13 @@ class Eviction:
 
 def _held_alone(tx: Transaction, context: Context, session: SessionId) -> list[Ino]:
     """Returns the replicated files that the evicted session was writing, and nobody else holds."""
-    inos = [written_ino(key) for key, _ in tx.range(*written_of(session))]
+    inos = [written_ino(key) for key in tx.keys(*written_of(session))]
     leases = context.services.leases
     return [
         ino
         for ino in inos
         if leases.held(session, ino) & LEASE_DATA_EXCLUSIVE
-        and (inode := find(tx, ino)) is not None
+        and (inode := find_readable(tx, ino)) is not None
         and is_replicated(inode.tail)
     ]
 
@@ -206,7 +210,7 @@ def forget(tx: Transaction, context: Context, session: Session) -> None:
     (docs/decisions/0035-local-cache.md). Until the session is fenced, everything that it may have
     been writing stays leased to it."""
     written = {ino for ino, writable in session.opens.items() if writable}
-    written.update(written_ino(key) for key, _ in tx.range(*written_of(session.id)))
+    written.update(written_ino(key) for key in tx.keys(*written_of(session.id)))
     tx.delete(session_key(session.id))
     delete_range(tx, *replies_of(session.id))
     tx.put(fence_key(session.id), b"")  # its W records stay until then, too

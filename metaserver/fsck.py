@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fscommon.errors import BraidError
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, unpack_attributes
 from fscommon.layout.layout import is_replicated, unpack_layout
 from fscommon.types import ROOT_INO, Ino
 from fscommon.wire.codec import decode
 from metaserver import records
+from metaserver.forms import FORMS, FormedSnapshot, Once
 from metaserver.namespace.charges import charges_of
 from metaserver.namespace.inode import Inode
 from metaserver.namespace.replicas import lack_of, names_of
 from metaserver.quota.table import QuotaTable
 from metaserver.store.lmdb import LmdbStore
-from metaserver.store.waist import Snapshot
+from metaserver.store.waist import RecordError, Snapshot
 
 
 @dataclass(slots=True)
@@ -39,12 +39,15 @@ class _Seen:
     faults: list[str] = field(default_factory=list)
 
 
-def check(snapshot: Snapshot) -> list[str]:
+def check(stored: Snapshot) -> list[str]:
     """Returns one sentence for each fault; [] for a sound store."""
     seen = _Seen()
+    snapshot = FormedSnapshot(stored, Once(seen.faults.append))
     _read_inodes(snapshot, seen)
     _read_dentries(snapshot, seen)
-    seen.kept.update(records.kept_place(key)[2] for key, _ in snapshot.range(*records.all_of(b"B")))
+    seen.kept.update(
+        records.kept_place(key)[2] for key, _ in snapshot.readable(*records.all_of(b"B"))
+    )
     _check_inodes(snapshot, seen)
     _check_tree(seen)
     _check_rest(snapshot, seen)
@@ -52,15 +55,27 @@ def check(snapshot: Snapshot) -> list[str]:
     _check_replicas(snapshot, seen)
     _check_quotas(snapshot, seen)
     _check_trash(snapshot, seen)
+    _read_others(snapshot)
     return seen.faults
 
 
-def _read_inodes(snapshot: Snapshot, seen: _Seen) -> None:
-    for key, value in snapshot.range(*records.all_of(b"I")):
+def _has(snapshot: FormedSnapshot, key: bytes) -> bool:
+    """Whether there is such a record, be it readable or not."""
+    return _get(snapshot, key) is not None
+
+
+def _get(snapshot: FormedSnapshot, key: bytes) -> bytes | None:
+    """Returns the record; b"" for one that cannot be read, which is a fault already."""
+    try:
+        return snapshot.get(key)
+    except RecordError:
+        return b""
+
+
+def _read_inodes(snapshot: FormedSnapshot, seen: _Seen) -> None:
+    for key, value in snapshot.readable(*records.all_of(b"I")):
         ino = Ino(records.number_of(key))
-        inode = Inode(unpack_attributes(value[:ATTRIBUTES_SIZE]), value[ATTRIBUTES_SIZE:])
-        if inode.ino != ino:
-            seen.faults.append(f"record of inode {ino} says {inode.ino}")
+        inode = Inode.parse(value)
         if inode.is_file:
             layout = inode.layout()
             seen.file_ids[layout.file_id] += 1
@@ -69,8 +84,8 @@ def _read_inodes(snapshot: Snapshot, seen: _Seen) -> None:
         seen.inodes[ino] = inode
 
 
-def _read_dentries(snapshot: Snapshot, seen: _Seen) -> None:
-    for key, value in snapshot.range(*records.all_of(b"D")):
+def _read_dentries(snapshot: FormedSnapshot, seen: _Seen) -> None:
+    for key, value in snapshot.readable(*records.all_of(b"D")):
         parent, name = records.dentry_parent(key), records.dentry_name(key)
         ino, kind = records.unpack_dentry(value)
         where = f"entry {name!r} of {parent}"
@@ -92,11 +107,11 @@ def _read_dentries(snapshot: Snapshot, seen: _Seen) -> None:
                 seen.faults.append(f"{where} says parent {inode.attributes.parent}")
 
 
-def _check_inodes(snapshot: Snapshot, seen: _Seen) -> None:
+def _check_inodes(snapshot: FormedSnapshot, seen: _Seen) -> None:
     for ino, inode in seen.inodes.items():
         if ino == ROOT_INO:
             seen.names[ino] += 1
-        is_orphan = snapshot.get(records.orphan_key(ino)) is not None
+        is_orphan = _has(snapshot, records.orphan_key(ino))
         kept = seen.kept[ino]
         if is_orphan + kept != (seen.names[ino] == 0):
             held = f"orphan: {is_orphan}, in the trash: {kept}"
@@ -107,7 +122,7 @@ def _check_inodes(snapshot: Snapshot, seen: _Seen) -> None:
             seen.faults.append(f"inode {ino} has nlink {links}, not {expected}")
         if inode.is_directory and seen.names[ino] > 1:
             seen.faults.append(f"directory {ino} has {seen.names[ino]} names")
-        xattr_count = sum(1 for _ in snapshot.range(*records.xattrs_of(ino)))
+        xattr_count = sum(1 for _ in snapshot.readable(*records.xattrs_of(ino)))
         if inode.attributes.xattr_count != xattr_count:
             seen.faults.append(f"inode {ino} has {xattr_count} xattrs")
 
@@ -125,62 +140,71 @@ def _check_tree(seen: _Seen) -> None:
             seen.faults.append(f"directory {path[0]} does not hang from the root")
 
 
-def _check_rest(snapshot: Snapshot, seen: _Seen) -> None:
+def _read_others(snapshot: FormedSnapshot) -> None:
+    """What nothing else reads is read, so that one that cannot be read is a fault."""
+    for letter in FORMS:
+        for _ in snapshot.readable(*records.all_of(letter)):
+            pass
+
+
+def _check_rest(snapshot: FormedSnapshot, seen: _Seen) -> None:
+    for key, _ in snapshot.readable(*records.all_of(b"R")):
+        if not _has(snapshot, records.session_key(records.number_of(key))):
+            seen.faults.append(f"a reply to session {records.number_of(key)}, which is not there")
     for letter, what in ((b"X", "xattr"), (b"O", "orphan")):
-        for key, _ in snapshot.range(*records.all_of(letter)):
+        for key, _ in snapshot.readable(*records.all_of(letter)):
             if records.number_of(key) not in seen.inodes:
                 seen.faults.append(f"{what} of {records.number_of(key)}, which is not there")
-    for key, value in snapshot.range(*records.all_of(b"Z")):
+    for key, _ in snapshot.readable(*records.all_of(b"Z")):
         seen.file_ids[records.number_of(key)] += 1
-        if unpack_layout(value).file_id != records.number_of(key):
-            seen.faults.append(f"doomed file id {records.number_of(key)} has another layout")
-    for key, value in snapshot.range(*records.all_of(b"T")):
+    for key, value in snapshot.readable(*records.all_of(b"T")):
         inode = seen.inodes.get(Ino(records.number_of(key)))
-        if inode is None or inode.layout().file_id != _file_of_intent(value):
+        if inode is None or not inode.is_file or inode.layout().file_id != _file_of_intent(value):
             seen.faults.append(f"intent of {records.number_of(key)} fits no file")
     twice = [file_id for file_id, count in seen.file_ids.items() if count > 1]
     seen.faults += [f"file id {file_id} is used more than once" for file_id in twice]
-    stored = records.unpack_number(snapshot.get(records.INODES_KEY))
+    raw = _get(snapshot, records.INODES_KEY)
+    stored = records.unpack_number(raw or None)
     if stored != len(seen.inodes):
         seen.faults.append(f"{len(seen.inodes)} inodes, but the count says {stored}")
 
 
-def _check_writers(snapshot: Snapshot, seen: _Seen) -> None:
-    for key, _ in snapshot.range(*records.all_of(b"W")):
+def _check_writers(snapshot: FormedSnapshot, seen: _Seen) -> None:
+    for key, _ in snapshot.readable(*records.all_of(b"W")):
         session = records.number_of(key)
         owners = records.session_key(session), records.fence_key(session)
-        if all(snapshot.get(owner) is None for owner in owners):
+        if not any(_has(snapshot, owner) for owner in owners):
             seen.faults.append(f"what session {session} writes outlived it")
 
 
-def _check_replicas(snapshot: Snapshot, seen: _Seen) -> None:
-    dropped = {records.dropped_name(key) for key, _ in snapshot.range(*records.all_of(b"Y"))}
+def _check_replicas(snapshot: FormedSnapshot, seen: _Seen) -> None:
+    dropped = {records.dropped_name(key) for key, _ in snapshot.readable(*records.all_of(b"Y"))}
     of_files = {
-        records.dropped_name_of_file(key) for key, _ in snapshot.range(*records.all_of(b"V"))
+        records.dropped_name_of_file(key) for key, _ in snapshot.readable(*records.all_of(b"V"))
     }
     for name in dropped ^ of_files:
         seen.faults.append(f"{name} was dropped, says only one of two records")
     for name in dropped:
         if not seen.file_ids[name.file_id]:
             seen.faults.append(f"{name} was dropped from no file")
-    lone = {records.lone_name(key) for key, _ in snapshot.range(*records.all_of(b"L"))}
-    for _, value in snapshot.range(*records.all_of(b"C")):
+    lone = {records.lone_name(key) for key, _ in snapshot.readable(*records.all_of(b"L"))}
+    for _, value in snapshot.readable(*records.all_of(b"C")):
         lone.update(decode(records.PlanRecord, value).names())
     for ino, inode in seen.inodes.items():
         if inode.is_file and is_replicated(inode.tail):
             bad = (dropped | lone).intersection(names_of(inode.layout()))
             seen.faults += [f"inode {ino} has {name}, which is gone or not made" for name in bad]
     _check_lacks(snapshot, seen)
-    for key, _ in snapshot.range(*records.all_of(b"U")):
+    for key, _ in snapshot.readable(*records.all_of(b"U")):
         ino, _ = records.unsynced_place(key)
         if ino not in seen.inodes or not is_replicated(seen.inodes[ino].tail):
             seen.faults.append(f"inode {ino} is to be synced everywhere, and has no replicas")
 
 
-def _check_lacks(snapshot: Snapshot, seen: _Seen) -> None:
-    if snapshot.get(records.LACKING_KEY) is None:
+def _check_lacks(snapshot: FormedSnapshot, seen: _Seen) -> None:
+    if not _has(snapshot, records.LACKING_KEY):
         return  # the index is made anew after the next start
-    stored = {records.lacking_place(key) for key, _ in snapshot.range(*records.all_of(b"H"))}
+    stored = {records.lacking_place(key) for key, _ in snapshot.readable(*records.all_of(b"H"))}
     real: set[tuple[int, Ino]] = set()
     for ino, inode in seen.inodes.items():
         left = lack_of(inode.tail) if inode.is_file else None
@@ -192,13 +216,13 @@ def _check_lacks(snapshot: Snapshot, seen: _Seen) -> None:
         seen.faults.append(f"inode {ino} has {left} replicas of a stripe, and is in no list")
 
 
-def _check_quotas(snapshot: Snapshot, seen: _Seen) -> None:
-    if snapshot.get(records.QUOTA_KEY) != records.QUOTA_COUNTS:
+def _check_quotas(snapshot: FormedSnapshot, seen: _Seen) -> None:
+    if _get(snapshot, records.QUOTA_KEY) != records.QUOTA_COUNTS:
         return  # the accounts are counted at the next start
     counted = QuotaTable()
     inodes = (inode.attributes.pack() for inode in seen.inodes.values())
     counted.merge(charges_of(inodes, snapshot), 0)
-    for key, value in snapshot.range(*records.all_of(b"Q")):
+    for key, value in snapshot.readable(*records.all_of(b"Q")):
         account = records.quota_account(key)
         stored, real = records.unpack_quota(value), counted.take(account)
         if (stored.bytes, stored.inodes) != (real.bytes, real.inodes):
@@ -209,13 +233,13 @@ def _check_quotas(snapshot: Snapshot, seen: _Seen) -> None:
     seen.faults += [f"account {account} has no record" for account, _ in counted.listing()]
 
 
-def _check_trash(snapshot: Snapshot, seen: _Seen) -> None:
+def _check_trash(snapshot: FormedSnapshot, seen: _Seen) -> None:
     aged = {
         records.kept_of_aged(key, value): key
-        for key, value in snapshot.range(*records.all_of(b"E"))
+        for key, value in snapshot.readable(*records.all_of(b"E"))
     }
     counted: Counter[int] = Counter()
-    for key, value in snapshot.range(*records.all_of(b"B")):
+    for key, value in snapshot.readable(*records.all_of(b"B")):
         directory, hashed, ino = records.kept_place(key)
         entry = records.unpack_kept(value)
         counted[entry.tree] += 1
@@ -226,7 +250,7 @@ def _check_trash(snapshot: Snapshot, seen: _Seen) -> None:
         if aged.pop(key, None) != records.aged_key(entry.tree, entry.removed_ns, ino):
             seen.faults.append(f"inode {ino} of the trash has no age")
     seen.faults += [f"an age in the trash, {key!r}, is of no entry" for key in aged.values()]
-    for key, value in snapshot.range(*records.all_of(b"P")):
+    for key, value in snapshot.readable(*records.all_of(b"P")):
         tree, count = records.number_of(key), records.unpack_trash_tree(value).inodes
         if counted.pop(tree, 0) != count:
             seen.faults.append(f"the trash of {tree} says it has {count} inodes")

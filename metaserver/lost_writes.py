@@ -8,7 +8,7 @@ from fscommon.layout.layout import is_replicated
 from fscommon.types import Ino, SessionId, TargetId
 from metaserver.context import Context
 from metaserver.membership import Membership
-from metaserver.namespace.inode import Inode, find, load, save
+from metaserver.namespace.inode import Inode, find_readable, load, save
 from metaserver.namespace.replicas import keep_one, next_epoch
 from metaserver.records import Intent, intent_key, writer_key
 from metaserver.sessions import Session
@@ -27,7 +27,7 @@ def _made_whole(tx: Transaction, context: Context, session: SessionId, ino: Ino)
     cuts it: the process may have written to some replicas only. The end of the cut waits until the
     others answer nobody. Returns False for any other file."""
     services = context.services
-    inode = find(tx, ino)
+    inode = find_readable(tx, ino)
     if inode is None or not inode.is_file or not is_replicated(inode.tail):
         return False
     is_held = services.leases.held(session, ino) & LEASE_DATA_EXCLUSIVE
@@ -56,7 +56,7 @@ def _may_come_back(membership: Membership, number: int) -> bool:
 def give_up_written(tx: Transaction, context: Context, session: SessionId, ino: Ino) -> None:
     """Hides what the session wrote and never committed. Files that others have open for writing
     get a new version, so that no cache keeps them; the rest is cut to its committed size."""
-    inode = None if ino in context.services.intents else find(tx, ino)
+    inode = None if ino in context.services.intents else find_readable(tx, ino)
     if inode is None or not inode.is_file:
         return
     if _is_written(tx, context, ino, session):

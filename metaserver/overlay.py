@@ -10,11 +10,13 @@ Only the event loop's thread calls; the committer's thread sees only the frozen 
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from fscommon.types import SessionId, Txn
-from metaserver.store.waist import Batch, Snapshot, Store, StoreRoom
+from metaserver.forms import FormedSnapshot, Once, log_damage
+from metaserver.store.waist import Batch, Store, StoreRoom
 
 Cell = tuple[bytes | None, SessionId, Txn]
 
@@ -51,9 +53,10 @@ class Generation:
 class Overlay:
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._tell = Once(log_damage)
         self.filling = Generation()
         self.committing = Generation()
-        self.snapshot: Snapshot = store.snapshot()
+        self.snapshot = FormedSnapshot(store.snapshot(), self._tell)
 
     def merge(self, writes: dict[bytes, bytes | None], session: SessionId, txn: Txn) -> Txn:
         """Adds a write set. Returns the newest transaction of other sessions that it overwrites."""
@@ -79,8 +82,21 @@ class Overlay:
 
     def committed(self) -> None:
         self.snapshot.close()
-        self.snapshot = self._store.snapshot()
+        self.snapshot = FormedSnapshot(self._store.snapshot(), self._tell)
         self.committing = Generation()
+
+    def stored(self, keys: tuple[bytes, bytes], count_max: int) -> list[tuple[bytes, bytes]]:
+        """Returns the first durable records of a range, at most count_max of them. What cannot be
+        read is left out, and told of."""
+        return list(islice(self.snapshot.readable(*keys), count_max))
+
+    def stored_keys(self, keys: tuple[bytes, bytes], count_max: int) -> list[bytes]:
+        """As stored(), but the keys alone, also of records whose values are damaged."""
+        return [key for key, _ in islice(self.snapshot.keys(*keys), count_max)]
+
+    def stored_record(self, key: bytes) -> bytes | None:
+        """Returns the durable record of this key. Raises RecordError."""
+        return self.snapshot.get(key)
 
     def room(self) -> StoreRoom:
         return self._store.room()

@@ -47,13 +47,7 @@ class OwnStore:
     def open(self) -> LmdbStore:
         """Raises ConfigError, StoreError."""
         try:
-            self.store = LmdbStore(
-                self._directory / STORE,
-                size_max=self._config.store_size_max,
-                on_damage=lambda text: self._log.error(
-                    "damaged metadata: its users get EIO", what=text
-                ),
-            )
+            self.store = LmdbStore(self._directory / STORE, size_max=self._config.store_size_max)
         except OSError as error:
             raise ConfigError(f"state_directory {self._directory}: {error.strerror}") from error
         return self.store

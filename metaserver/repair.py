@@ -39,6 +39,7 @@ from metaserver.records import (
     number_of,
 )
 from metaserver.repair_policy import DEFAULT_REPAIR, RepairPolicy
+from metaserver.store.waist import RecordError
 from metaserver.transaction import Transaction
 from metaserver.walk import LOOK_AHEAD, STEP, Walk
 
@@ -136,10 +137,13 @@ class Repair:
 
     def _turn(self, tasks: trio.Nursery) -> bool:
         """Returns whether there is more to be done at once."""
-        is_busy = self._index()
-        self._look_at_targets()
-        self._change(self._purge)
-        is_busy |= self._walk()
+        is_busy = False
+        with self._faults.contained("the index of files that lack replicas"):
+            is_busy = self._index()
+        with self._faults.contained("the jobs on targets"):
+            self._look_at_targets()
+            self._change(self._purge)
+            is_busy |= self._walk()
         self._found = deque(self.candidates())
         self._fill(tasks)
         self._change(self._count_lacking)
@@ -158,15 +162,16 @@ class Repair:
                 times.clear()
 
         def look(tx: Transaction, context: Context) -> None:
-            for ino in self._lacking_files(tx):
+            for key in self._lacking_files(tx):
+                _, ino = lacking_place(key)
                 if len(found) >= _BEGUN_MAX:
                     break
                 if ino in found or not self._may_begin(context, ino):
                     continue
                 try:
-                    if of_lacking(tx, context, ino, self._copier.receiving) is not None:
+                    if self._lacks(tx, context, key):
                         found.append(ino)
-                except GivenUpError as error:
+                except (GivenUpError, RecordError) as error:
                     whys.append(str(error))
 
         self._change(look)
@@ -175,16 +180,28 @@ class Repair:
             self._log.warning("files lack replicas", files=len(whys), because=whys[0])
         return found
 
-    def _lacking_files(self, tx: Transaction) -> list[Ino]:
-        """Returns the first files of the index, and some behind those of the last look."""
+    def _lacks(self, tx: Transaction, context: Context, key: bytes) -> bool:
+        """Whether the file of a record of the index lacks replicas. If not, that is wrong, and
+        another file may lack its record: the index is made anew. Raises GivenUpError,
+        RecordError."""
+        if of_lacking(tx, context, lacking_place(key)[1], self._copier.receiving) is not None:
+            return True
+        self._log.error("the index of files that lack replicas is made anew", wrong=str(key))
+        tx.delete(key)
+        tx.delete(LACKING_KEY)
+        self._indexed_at = 0
+        return False
+
+    def _lacking_files(self, tx: Transaction) -> list[bytes]:
+        """Returns the first records of the index, and some behind those of the last look."""
         start, end = all_of(b"H")
-        keys = [key for key, _ in islice(tx.range(start, end), _FOUND_MAX)]
+        keys = list(islice(tx.keys(start, end), _FOUND_MAX))
         if len(keys) == _FOUND_MAX:
             after = max(self._after, keys[-1] + b"\0")
-            others = [key for key, _ in islice(tx.range(after, end), _FOUND_MAX)]
+            others = list(islice(tx.keys(after, end), _FOUND_MAX))
             self._after = others[-1] + b"\0" if len(others) == _FOUND_MAX else b""
             keys += others
-        return [lacking_place(key)[1] for key in keys]
+        return keys
 
     async def repair(self, ino: Ino) -> bool:
         """Gives the file the replicas that it lacks. Returns False if that is not possible now."""
@@ -269,6 +286,7 @@ class Repair:
         tasks.start_soon(self._carry_out, job, ino, work)
 
     async def _carry_out(self, job: Job, ino: Ino, work: _Work) -> None:
+        self._resting[ino] = trio.current_time() + RETRY_S  # if it fails in an unforeseen way
         try:
             with self._faults.contained("the copy of a file", ino=ino, job=job.id):
                 await work(ino)
@@ -336,10 +354,9 @@ class Repair:
     def _purge(self, tx: Transaction, context: Context) -> None:
         """Forgets dropped names and doomed objects of targets that are out of the cluster."""
         for number in context.services.membership.all_removed():
-            names = islice(tx.range(*dropped_at(number, (0, 0))), _PURGED_MAX)
-            keys = [key for key, _ in names]
+            keys = list(islice(tx.keys(*dropped_at(number, (0, 0))), _PURGED_MAX))
             keys += [dropped_of_file_key(dropped_name(key)) for key in keys]
-            keys += [key for key, _ in islice(tx.range(*lone_at(number)), _PURGED_MAX)]
+            keys += islice(tx.keys(*lone_at(number)), _PURGED_MAX)
             for key in keys:
                 tx.delete(key)
 
@@ -353,7 +370,7 @@ class Repair:
             if tx.get(LACKING_KEY) is not None:
                 return
             start, end = inode_key(self._indexed_at + 1), all_of(b"I")[1]
-            rows = list(islice(tx.range(start, end), STEP))
+            rows = list(islice(tx.readable(start, end), STEP))
             for key, value in rows:
                 self._indexed_at = number_of(key)
                 inode = Inode.parse(value)
@@ -371,7 +388,7 @@ class Repair:
         """Counts the index, some of it at a time."""
         after, count, endangered = self._count
         start, end = all_of(b"H")
-        keys = [key for key, _ in islice(tx.range(max(start, after), end), _COUNTED_MAX)]
+        keys = list(islice(tx.keys(max(start, after), end), _COUNTED_MAX))
         count += len(keys)
         endangered += sum(lacking_place(key)[0] == 1 for key in keys)
         if len(keys) == _COUNTED_MAX:
@@ -409,4 +426,4 @@ class Repair:
 
 def _lacking(tx: Transaction) -> int:
     """How many files lack replicas, up to LOOK_AHEAD."""
-    return sum(1 for _ in islice(tx.range(*all_of(b"H")), LOOK_AHEAD))
+    return sum(1 for _ in islice(tx.keys(*all_of(b"H")), LOOK_AHEAD))

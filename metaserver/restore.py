@@ -189,8 +189,11 @@ def _batches(blocks: Iterable[list[Record]], jumps: Jumps) -> Iterator[dict[byte
     batch: dict[bytes, bytes] = {}
     for block in blocks:
         for key, value in block:
-            record = restored_record(key, value, jumps)
-            batch.update(_given_up(value) if key[:1] == b"C" else [])
+            try:
+                record = restored_record(key, value, jumps)
+                batch.update(_given_up(value) if key[:1] == b"C" else [])
+            except (ProtocolError, struct.error, ValueError) as error:
+                raise ProtocolError(f"that of key {key!r}: {error}") from error
             if record is not None:
                 batch[record[0]] = record[1]
         if len(batch) >= _BATCH_MAX:

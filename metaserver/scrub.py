@@ -9,6 +9,7 @@ is fast); until then repair does not trust them.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -40,6 +41,7 @@ from metaserver.records import (
 from metaserver.repair_policy import RepairPolicy
 from metaserver.scrub_file import FileScrub, Scrubbed
 from metaserver.scrubs import Place
+from metaserver.store.waist import RecordError
 from metaserver.transaction import Transaction
 
 LOOK_S: Final = 1.0
@@ -53,6 +55,7 @@ PARALLEL_MAX: Final = 64
 OBJECT_COST: Final = 64 << 10  # what an object costs beside its bytes, in bytes
 EARLY: Final = 0.9  # a pass is to take this part of scrub_days
 _DAY_S: Final = 86400
+_BYTES_MAX: Final = 1 << 62
 
 
 class Scrub:
@@ -109,10 +112,13 @@ class Scrub:
                     await self._work.wait()
                     self._work = trio.Event()
                 continue
-            if self._is_between_passes() or self._scrubs.begins_anew:
-                self._begin()
-            await self._step()
-            await trio.lowlevel.checkpoint()
+            is_done = False
+            with self._faults.contained("the walk of scrubs"):
+                if self._is_between_passes() or self._scrubs.begins_anew:
+                    self._begin()
+                await self._step()
+                is_done = True
+            await trio.sleep(0 if is_done else RETRY_S)
 
     def _is_due(self) -> bool:
         scrubs, job = self._scrubs, self._job
@@ -168,7 +174,8 @@ class Scrub:
         done = await self._scrub(ino)
         cost = done.bytes + OBJECT_COST * done.objects
         record = self._scrubs.record
-        self._scrubs.changed(files=record.files + 1, bytes=record.bytes + cost)
+        read = min(record.bytes + cost, _BYTES_MAX)
+        self._scrubs.changed(files=record.files + 1, bytes=read)
         self._job.has_done(self._now().now_s, files=1, moved=done.bytes)
 
     def _next(self, after: int) -> tuple[list[Inode], bool]:
@@ -302,15 +309,16 @@ class Scrub:
             with self._faults.contained("what scrubs have found"):
                 files: dict[Ino, None] = {}
                 for place in self._scrubs.left():
-                    if not self._is_named(place):
-                        self._scrubs.forget(place)
-                    elif self._has_others(place):
-                        files[place.ino] = None
+                    with suppress(RecordError):  # of a file that cannot be read it stays
+                        if not self._is_named(place):
+                            self._scrubs.forget(place)
+                        elif self._has_others(place):
+                            files[place.ino] = None
                 await self._each(files, self._scrub)
 
     def _inode(self, ino: Ino) -> Inode | None:
-        stored = self._engine.stored(inode_at(ino), 1)
-        inode = Inode.parse(stored[0][1]) if stored else None
+        raw = self._engine.stored_record(inode_key(ino))
+        inode = Inode.parse(raw) if raw is not None else None
         return inode if inode is not None and inode.is_file else None
 
     def _is_named(self, place: Place) -> bool:

@@ -5,12 +5,15 @@ write set is dropped. `foreign` is the newest uncommitted transaction of another
 op's reads met. The op's reply, even an error, waits for that commit (rule 17).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import merge
 from itertools import chain
 
 from fscommon.types import SessionId, Txn
 from metaserver.overlay import Cell, Overlay
+
+_Record = tuple[bytes, bytes]
 
 
 class Transaction:
@@ -58,8 +61,27 @@ class Transaction:
 
     def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yields the records with start <= key < end, in order, including what this op has written.
+        Raises RecordError at one that cannot be read.
 
         The op must not write into the range while it iterates."""
+        return self._merged(start, end, self._snapshot.range)
+
+    def readable(
+        self, start: bytes, end: bytes, left_out: list[bytes] | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As range(), but leaves out what cannot be read: the others are not to wait for it. The
+        keys of that go to `left_out`."""
+        stored = partial(self._snapshot.readable, left_out=left_out)
+        return self._merged(start, end, stored)
+
+    def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """As range(), but yields the keys alone, also of records whose values cannot be read."""
+        for key, _ in self._merged(start, end, self._snapshot.keys):
+            yield key
+
+    def _merged(
+        self, start: bytes, end: bytes, stored: Callable[[bytes, bytes], Iterator[_Record]]
+    ) -> Iterator[_Record]:
         own = sorted(key for key in self.writes if start <= key < end)
         layers = []
         for keys in self._overlaid(start, end, own):
@@ -67,10 +89,10 @@ class Transaction:
             if first is not None:
                 layers.append((key, b"") for key in chain((first,), keys))
         if not layers:  # nothing in the range has changed since the snapshot
-            yield from self._snapshot.range(start, end)
+            yield from stored(start, end)
             return
         previous = None
-        for key, value in merge(*layers, self._snapshot.range(start, end), key=_key):
+        for key, value in merge(*layers, stored(start, end), key=_key):
             if key == previous:
                 continue
             previous = key
@@ -94,5 +116,5 @@ class Transaction:
         return cell[0]
 
 
-def _key(record: tuple[bytes, bytes]) -> bytes:
+def _key(record: _Record) -> bytes:
     return record[0]

@@ -88,8 +88,10 @@ class TrashTable:
         one. The op's writes are in the overlay."""
         for ino, how in changes:
             self.counts[how] += 1
-            self.trees[ino].inodes += 1 if how == "kept" else -1
-            self._dirty.add(ino)
+            tree = self.trees.get(ino)
+            if tree is not None:  # otherwise an entry names a tree that is not there
+                tree.inodes = max(0, tree.inodes + (1 if how == "kept" else -1))
+                self._dirty.add(ino)
 
     def take_dirty(self) -> list[tuple[bytes, bytes | None]]:
         records: list[tuple[bytes, bytes | None]] = [

@@ -23,6 +23,7 @@ from metaserver.namespace.inode import find
 from metaserver.namespace.replicas import names_of
 from metaserver.records import ObjectName, all_of, fence_key, unsynced_place
 from metaserver.storage import STORAGE_ERRORS
+from metaserver.store.waist import RecordError
 from metaserver.transaction import Transaction
 
 LOOK_S: Final = 2.0
@@ -78,14 +79,16 @@ class Unsynced:
         """Whether the session has ended, and nothing that it sent is still to be refused."""
         if session in self._engine.sessions:
             return False
-        key = fence_key(session)
-        return not self._engine.stored((key, key + b"\0"), 1)
+        try:
+            return self._engine.stored_record(fence_key(session)) is None
+        except RecordError:
+            return False
 
     async def _sync(self, records: Sequence[Record]) -> None:
         """Syncs all replicas of these files, and ends the records of those that are durable."""
-        layouts = self._layouts({unsynced_place(key)[0] for key, _ in records})
         replicas: list[UnsyncedReplica] = []
         not_durable: set[Ino] = set()  # files of which that cannot be said
+        layouts = self._layouts({unsynced_place(key)[0] for key, _ in records}, not_durable)
         for ino, layout in layouts.items():
             found = self._replicas(ino, layout)
             if found is None:
@@ -102,8 +105,9 @@ class Unsynced:
         def end(tx: Transaction, _: Context) -> None:
             for key, value in records:
                 ino, _session = unsynced_place(key)
-                is_same = tx.get(key) == value and _layout_of(tx, ino) == layouts.get(ino)
-                if is_same and ino not in not_durable:
+                if ino in not_durable or tx.get(key) != value:
+                    continue
+                if _layout_of(tx, ino) == layouts.get(ino):
                     tx.delete(key)
 
         self._engine.system(end)
@@ -157,13 +161,17 @@ class Unsynced:
             self._log.warning("a closed file is synced later", ino=replica.ino, error=answer)
         return False
 
-    def _layouts(self, inos: Iterable[Ino]) -> dict[Ino, Layout]:
-        """Of those that are still there."""
+    def _layouts(self, inos: Iterable[Ino], unread: set[Ino]) -> dict[Ino, Layout]:
+        """Of those that are still there. unread: gets those that cannot be read."""
         layouts: dict[Ino, Layout] = {}
 
         def look(tx: Transaction, _: Context) -> None:
             for ino in inos:
-                layout = _layout_of(tx, ino)
+                try:
+                    layout = _layout_of(tx, ino)
+                except RecordError:
+                    unread.add(ino)
+                    continue
                 if layout is not None:
                     layouts[ino] = layout
 

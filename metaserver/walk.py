@@ -132,7 +132,13 @@ class Walk:
         moves = self._moves(context)
         if len(self.queue) >= QUEUE_MAX or (not moves and self.lacking(tx) >= LOOK_AHEAD):
             return False
-        rows = list(islice(tx.range(inode_key(self.at + 1), all_of(b"I")[1]), STEP))
+        left_out: list[bytes] = []
+        inodes = tx.readable(inode_key(self.at + 1), all_of(b"I")[1], left_out)
+        rows = list(islice(inodes, STEP))
+        if left_out:  # they may be on the target, too
+            self.found.files += len(left_out)
+            self.found.later += len(left_out)
+            self.job.has_failed(f"{len(left_out)} records of inodes cannot be read")
         word = _WORD.pack(self.target)
         for key, value in rows:
             self.at = number_of(key)
@@ -226,10 +232,11 @@ class Walk:
 
     def _finish_drain(self, tx: Transaction, target: Target, context: Context) -> None:
         """The objects of removed files, and those that have moved, must be deleted by then."""
-        removed = list(islice(tx.range(*all_of(b"Z")), _REMOVALS_MAX + 1))
+        left_out: list[bytes] = []
+        removed = list(islice(tx.readable(*all_of(b"Z"), left_out), _REMOVALS_MAX + 1))
         word = _WORD.pack(self.target)
         is_named = len(removed) > _REMOVALS_MAX or any(_names(raw, word) for _, raw in removed)
-        if is_named or next(iter(tx.range(*lone_at(self.target))), None) is not None:
+        if left_out or is_named or next(tx.keys(*lone_at(self.target)), None) is not None:
             self.job.because = "objects on the target are still being deleted"
             return
         target.is_drained = True

@@ -44,7 +44,7 @@ def accounts_of(attributes: Attributes) -> tuple[AccountId, ...]:
 class Records(Protocol):
     """Records of the store: a snapshot, or a transaction."""
 
-    def range(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]: ...
+    def readable(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]: ...
 
 
 def charged_bytes(attributes: Attributes) -> int:
@@ -56,7 +56,7 @@ def xattr_bytes(store: Records, inode: Attributes) -> int:
     """Returns the bytes that its xattrs count for: names and values, also of ACLs and layouts."""
     if not inode.xattr_count:
         return 0
-    xattrs = store.range(*xattrs_of(inode.ino))
+    xattrs = store.readable(*xattrs_of(inode.ino))
     return sum(len(xattr_name(key)) + len(value) for key, value in xattrs)
 
 

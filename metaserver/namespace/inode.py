@@ -13,6 +13,7 @@ from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, sectors, unp
 from fscommon.layout.layout import Layout, unpack_layout
 from fscommon.types import Ino
 from metaserver.records import inode_key
+from metaserver.store.waist import RecordError
 from metaserver.transaction import Transaction
 
 
@@ -59,8 +60,18 @@ class Inode:
 
 
 def find(tx: Transaction, ino: int) -> Inode | None:
+    """Raises RecordError if its record cannot be read."""
     raw = tx.get(inode_key(ino))
     return None if raw is None else Inode.parse(raw)
+
+
+def find_readable(tx: Transaction, ino: int) -> Inode | None:
+    """As find(), but as if there was none when its record cannot be read, which is told of: for
+    work on many files."""
+    try:
+        return find(tx, ino)
+    except RecordError:
+        return None
 
 
 def load(tx: Transaction, ino: int) -> Inode:

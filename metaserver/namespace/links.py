@@ -20,7 +20,7 @@ from metaserver.context import Context
 from metaserver.namespace.charges import charge_removed, xattr_bytes
 from metaserver.namespace.inode import Inode, find, save
 from metaserver.namespace.replicas import forget_replicas
-from metaserver.namespace.trash import Entry, Place, keep, take
+from metaserver.namespace.trash import Entry, Place, check_kept, keep, take
 from metaserver.records import doomed_key, inode_key, orphan_key, pack_number, xattrs_of
 from metaserver.transaction import Transaction
 
@@ -64,9 +64,12 @@ def drop_name_unasked(
 
 
 def discard(tx: Transaction, entry: Entry, how: str, context: Context) -> None:
-    """Removes an entry of the trash for good, and its inode once nobody has it open."""
-    take(tx, entry, how, context)
+    """Removes an entry of the trash for good, and its inode once nobody has it open. Raises EIO,
+    and changes nothing, if the inode cannot be read or has a name."""
     inode = find(tx, entry.ino)
+    if inode is not None:
+        check_kept(inode)
+    take(tx, entry, how, context)
     if inode is not None:
         is_held = context.services.leases.dismiss(context.session, inode.ino, context.now_s)
         _let_go(tx, inode, context, is_held=is_held)
@@ -90,7 +93,7 @@ def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
     tx.delete(inode_key(inode.ino))
     xattrs = xattr_bytes(tx, inode.attributes)
     if inode.attributes.xattr_count:
-        for key, _ in list(tx.range(*xattrs_of(inode.ino))):
+        for key in list(tx.keys(*xattrs_of(inode.ino))):
             tx.delete(key)
     if inode.is_file:
         tx.put(doomed_key(inode.layout().file_id), without_inline(inode.tail))

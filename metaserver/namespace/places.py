@@ -143,7 +143,7 @@ def check_power(
 def _may_be_held(tx: Transaction, context: Context, ino: Ino, layout: Layout) -> bool:
     if not layout.is_replicated or context.services.sessions.written_by(ino):
         return True
-    return next(iter(tx.range(*unsynced_of(ino))), None) is not None
+    return next(iter(tx.keys(*unsynced_of(ino))), None) is not None
 
 
 def reachable(context: Context, layout: Layout, without: int) -> int:

@@ -29,7 +29,7 @@ from fscommon.layout.layout import (
 from fscommon.limits import GENERATION_SHIFT
 from fscommon.types import Ino, SessionId
 from fscommon.wire.codec import decode
-from metaserver.namespace.inode import Inode, find, save
+from metaserver.namespace.inode import Inode, find, find_readable, save
 from metaserver.records import (
     ObjectName,
     PlanRecord,
@@ -203,7 +203,7 @@ def _placed(layout: Layout) -> Iterator[tuple[int, Replica]]:
 
 def dropped_names(tx: Transaction, file_id: int) -> list[ObjectName]:
     """Returns the names of this file id that were dropped."""
-    return [dropped_name_of_file(key) for key, _ in tx.range(*dropped_of_file(file_id))]
+    return [dropped_name_of_file(key) for key in tx.keys(*dropped_of_file(file_id))]
 
 
 def is_born_of(slot: bytes, born: bytes) -> bool:
@@ -257,7 +257,7 @@ def keep_one(tx: Transaction, ino: Ino, may_stay: Callable[[int], bool]) -> bool
     """Of each stripe with several replicas, keeps one on a target that may stay, and drops the
     others: a writer may have written to some of them only. Returns False if there is a stripe of
     which no replica may stay now."""
-    inode = find(tx, ino)
+    inode = find_readable(tx, ino)
     if inode is None or not is_replicated(inode.tail):
         return True
     layout = inode.layout()
@@ -280,8 +280,8 @@ def keep_one(tx: Transaction, ino: Ino, may_stay: Callable[[int], bool]) -> bool
 
 def unsynced_files(tx: Transaction) -> list[Ino]:
     """Returns the files that are open for writing, or were closed and not synced everywhere."""
-    inos = {written_ino(key) for key, _ in tx.range(*all_of(b"W"))}
-    inos.update(unsynced_place(key)[0] for key, _ in tx.range(*all_of(b"U")))
+    inos = {written_ino(key) for key in tx.keys(*all_of(b"W"))}
+    inos.update(unsynced_place(key)[0] for key in tx.keys(*all_of(b"U")))
     return sorted(inos)
 
 
@@ -290,7 +290,7 @@ def lost_power(tx: Transaction, target: int) -> list[ObjectName]:
     have lost something, but not the last ones. Returns their names."""
     gone: list[ObjectName] = []
     for ino in unsynced_files(tx):
-        inode = find(tx, ino)
+        inode = find_readable(tx, ino)
         if inode is None or not has_written_replicas(inode.tail):
             continue
         layout = inode.layout()
@@ -302,14 +302,14 @@ def lost_power(tx: Transaction, target: int) -> list[ObjectName]:
 
 def note_unsynced(tx: Transaction, session: SessionId, ino: Ino, serial: int) -> None:
     """The session has closed the file, and not all replicas are known to have it durably."""
-    inode = find(tx, ino)
+    inode = find_readable(tx, ino)
     if inode is not None and has_written_replicas(inode.tail):
         tx.put(unsynced_key(ino, session), pack_number(serial))
 
 
 def end_writes(tx: Transaction, session: SessionId) -> None:
     """The session has ended: nothing of it is open for writing any more."""
-    for key, _ in list(tx.range(*written_of(session))):
+    for key in list(tx.keys(*written_of(session))):
         tx.delete(key)
         ino = written_ino(key)
         if tx.get(unsynced_key(ino, session)) is None:
@@ -321,7 +321,7 @@ def forget_replicas(tx: Transaction, ino: Ino, tail: bytes) -> None:
     if not is_replicated(tail):
         return
     note_lack(tx, ino, tail, b"")
-    for key, _ in list(tx.range(*unsynced_of(ino))):
+    for key in list(tx.keys(*unsynced_of(ino))):
         tx.delete(key)
 
 

@@ -8,6 +8,7 @@ check first.
 
 from dataclasses import dataclass
 
+from fscommon.errors import FsError, Status
 from fscommon.types import Ino
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, find
@@ -81,6 +82,14 @@ def find_entry(tx: Transaction, directory: int, name: bytes, ino: int) -> Entry 
     value = tx.get(key)
     entry = Entry.parse(key, value) if value is not None else None
     return entry if entry is not None and entry.record.name == name else None
+
+
+def check_kept(inode: Inode) -> None:
+    """Raises EIO for an inode that has a name: a record of the trash is wrong then."""
+    if inode.attributes.nlink:
+        raise FsError(
+            Status.EIO, f"a record of the trash is about inode {inode.ino}, which has a name"
+        )
 
 
 def take(tx: Transaction, entry: Entry, how: str, context: Context) -> None:

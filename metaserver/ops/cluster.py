@@ -289,8 +289,8 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
 def target_dropped(tx: Transaction, request: TargetDropped, context: Context) -> DroppedNames:
     """A page of names that layouts name no longer, answered when they are durable."""
     after = request.after_file_id, request.after_object
-    found = tx.range(*dropped_at(request.target, after))
-    page = [dropped_name(key) for key, _ in islice(found, DROPPED_MAX + 1)]
+    found = tx.keys(*dropped_at(request.target, after))
+    page = [dropped_name(key) for key in islice(found, DROPPED_MAX + 1)]
     context.wait_durable = True
     end = len(page) <= DROPPED_MAX
     page = page[:DROPPED_MAX]

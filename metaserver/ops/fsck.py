@@ -35,6 +35,7 @@ from fscommon.wire.replicas import DROPS_MAX
 from metaserver import records
 from metaserver.context import Context
 from metaserver.drops import Drop
+from metaserver.forms import FormedSnapshot, log_damage
 from metaserver.namespace.inode import find
 from metaserver.namespace.replicas import names_of
 from metaserver.ops.replicas import drop_or_wait
@@ -107,10 +108,11 @@ def fsck_names(tx: Transaction, request: FsckNames, context: Context) -> FsckNam
     """Raises ENOENT if there is no such snapshot any more."""
     backups = context.services.backups
     snapshot, _ = backups.snapshot(request.id, context.peer, context.now_s)
+    formed = FormedSnapshot(snapshot, log_damage)
     start = request.after + b"\0" if request.after else b""
     ranges = (records.all_of(one) for one in _ROWS_OF if request.entries or one != b"D")
     found = chain.from_iterable(
-        snapshot.range(max(start, first), end) for first, end in ranges if start < end
+        formed.readable(max(start, first), end) for first, end in ranges if start < end
     )
     packed: list[bytes] = []
     length = looked_at = 0
@@ -125,7 +127,7 @@ def fsck_names(tx: Transaction, request: FsckNames, context: Context) -> FsckNam
         after = key
     else:
         after = b""
-    of = records.unpack_number(snapshot.get(records.INODES_KEY))
+    of = records.unpack_number(formed.get(records.INODES_KEY))
     return FsckNamesPart(b"".join(packed), after, looked_at, of)
 
 

@@ -98,7 +98,7 @@ def _check_unnamed(tx: Transaction, target: Target) -> None:
     found = list(islice(tx.range(*all_of(b"Z")), _REMOVALS_MAX + 1))
     layouts = (unpack_layout(value) for _, value in found)
     is_named = len(found) > _REMOVALS_MAX or any(target.id in one.targets for one in layouts)
-    if is_named or next(iter(tx.range(*lone_at(target.id))), None) is not None:
+    if is_named or next(tx.keys(*lone_at(target.id)), None) is not None:
         raise FsError(
             Status.EBUSY,
             f"objects on target {target.id} are still being deleted: try again in a minute",

@@ -134,8 +134,8 @@ def _row(tx: Transaction, account: AccountId, entry: Account, now_ns: int) -> Qu
     return QuotaRow(
         kind,
         number,
-        min(entry.bytes, _SUM_MAX),
-        entry.inodes,
+        min(max(0, entry.bytes), _SUM_MAX),
+        max(0, entry.inodes),
         entry.limits,
         _left_s(entry.bytes_since_ns, entry.limits, now_ns),
         _left_s(entry.inodes_since_ns, entry.limits, now_ns),

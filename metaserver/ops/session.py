@@ -183,7 +183,7 @@ def forget_session(tx: Transaction, session: SessionId) -> None:
 
 
 def delete_range(tx: Transaction, start: bytes, end: bytes) -> None:
-    for key, _ in list(tx.range(start, end)):
+    for key in list(tx.keys(start, end)):
         tx.delete(key)
 
 

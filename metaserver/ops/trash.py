@@ -7,11 +7,12 @@ durable when they are answered, so neither has to be replayed.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_META_EXCLUSIVE
+from fscommon.layout.attributes import LEASE_META_EXCLUSIVE
 from fscommon.types import Ino
 from fscommon.wire.ops import Op
 from fscommon.wire.trash import (
@@ -38,22 +39,29 @@ from metaserver.context import Context
 from metaserver.leases.holders import Need
 from metaserver.namespace.charges import charge_change, check_tree
 from metaserver.namespace.entries import new_key, put_dentry
-from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
+from metaserver.namespace.inode import (
+    Inode,
+    find_readable,
+    load,
+    load_directory,
+    save,
+    touch_directory,
+)
 from metaserver.namespace.links import discard
 from metaserver.namespace.paths import path_of
 from metaserver.namespace.protection import check_may_add
-from metaserver.namespace.trash import Entry, find_entry, take, tree_of
+from metaserver.namespace.trash import Entry, check_kept, find_entry, take, tree_of
 from metaserver.ops.footprints import CHANGED_NAMES, SENT_NAMES
 from metaserver.ops.row import Access, OpRow, always
 from metaserver.records import (
     aged_after,
-    inode_key,
     kept_after,
     kept_of_aged,
     name_hash,
     pack_trash_tree,
     trash_tree_key,
 )
+from metaserver.store.waist import RecordError
 from metaserver.transaction import Transaction
 from metaserver.trash import Tree, TreeState
 
@@ -112,7 +120,7 @@ def trash_list(tx: Transaction, request: TrashList, context: Context) -> TrashLi
     hashed, ino = request.after_hash, request.after_ino
     if request.name and not hashed:
         hashed = name_hash(request.name)
-    found = (Entry.parse(*row) for row in tx.range(*kept_after(request.directory, hashed, ino)))
+    found = (Entry.parse(*row) for row in tx.readable(*kept_after(request.directory, hashed, ino)))
     page, end = _page(found, request.count)
     last = page[-1] if page else None
     if request.name:
@@ -125,16 +133,21 @@ def trash_list(tx: Transaction, request: TrashList, context: Context) -> TrashLi
 def trash_by_age(tx: Transaction, request: TrashByAge, context: Context) -> TrashListed:
     context.check_serving()
     keys = aged_after(request.tree, request.after_ns, request.after_ino)
-    found = (_of_aged(tx, key, value) for key, value in tx.range(*keys))
+    entries = (_of_aged(tx, key, value) for key, value in tx.readable(*keys))
+    found = (entry for entry in entries if entry is not None)
     page, end = _page(found, request.count)
     last = page[-1] if page else None
     after = (last.record.removed_ns, last.ino) if last is not None else (0, 0)
     return TrashListed(tuple(_shown(tx, page)), *after, end=end)
 
 
-def _of_aged(tx: Transaction, key: bytes, value: bytes) -> Entry:
-    kept = kept_of_aged(key, value)
-    return Entry.parse(kept, tx.get(kept) or b"")
+def _of_aged(tx: Transaction, key: bytes, value: bytes) -> Entry | None:
+    """None: there is no such entry, or it cannot be read."""
+    with suppress(RecordError):
+        kept = kept_of_aged(key, value)
+        raw = tx.get(kept)
+        return None if raw is None else Entry.parse(kept, raw)
+    return None
 
 
 def _page(found: Iterator[Entry], count: int) -> tuple[list[Entry], bool]:
@@ -147,7 +160,7 @@ def _page(found: Iterator[Entry], count: int) -> tuple[list[Entry], bool]:
 
 def _shown(tx: Transaction, page: Iterable[Entry]) -> Iterator[TrashEntry]:
     for entry in page:
-        raw = tx.get(inode_key(entry.ino)) or b""
+        inode = find_readable(tx, entry.ino)
         record = entry.record
         yield TrashEntry(
             entry.directory,
@@ -155,7 +168,7 @@ def _shown(tx: Transaction, page: Iterable[Entry]) -> Iterator[TrashEntry]:
             entry.ino,
             record.removed_ns,
             record.tree,
-            raw[:ATTRIBUTES_SIZE],
+            inode.attributes.pack() if inode is not None else b"",
         )
 
 
@@ -198,6 +211,7 @@ def _restore(tx: Transaction, old: int, item: TrashItem, directory: Inode, conte
         raise FsError(Status.ENOENT, "it is not in the trash")
     key = new_key(tx, directory.ino, item.new_name)
     inode = load(tx, entry.ino)
+    check_kept(inode)
     tree = _quota_tree(tx, inode, directory, context)
     take(tx, entry, "restored", context)
     links = 2 if inode.is_directory else 1

@@ -12,21 +12,20 @@ which the map exceeds by a little, and against the disk, where it is allocated t
 its pages.
 
 LMDB has no checksums. So the XXH3 of key and value stands behind each value: a damaged record is an
-error for the request that needs it (DamagedRecordError, also reported to `on_damage`), and never
-another value. A store of an older program, without these sums, gets them when it is opened.
+error for the request that needs it (DamagedRecordError), and never another value. A store of an
+older program, without these sums, gets them when it is opened.
 """
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, cast
 
 import lmdb
 
 from fscommon.checksum import SUM_SIZE, xxh3_64_bytes
-from fscommon.errors import FsError, Status
-from metaserver.store.waist import Batch, StoreError, StoreFullError, StoreRoom
+from metaserver.store.waist import Batch, RecordError, StoreError, StoreFullError, StoreRoom
 
 KEY_LENGTH_MAX: Final = 511  # LMDB's own bound; the longest key of records has 272 bytes
 DATA: Final = "data.mdb"
@@ -47,14 +46,12 @@ _DAMAGE: Final = (
     lmdb.VersionMismatchError,
 )
 
-OnDamage = Callable[[str], None]
 
-
-class DamagedRecordError(FsError):
+class DamagedRecordError(RecordError):
     """A record is not what was written: EIO for the request that needs it."""
 
     def __init__(self, key: bytes) -> None:
-        super().__init__(Status.EIO, f"the record of key {key!r} in the metadata store is damaged")
+        super().__init__(key, f"the record of key {key!r} in the metadata store is damaged")
 
 
 class DamagedStoreError(StoreError):
@@ -116,9 +113,8 @@ def _checked(transaction: lmdb.Transaction, count: int) -> Iterator[tuple[bytes,
 
 
 class LmdbSnapshot:
-    def __init__(self, transaction: lmdb.Transaction, on_damage: OnDamage) -> None:
+    def __init__(self, transaction: lmdb.Transaction) -> None:
         self._transaction = transaction
-        self._on_damage = on_damage
 
     def get(self, key: bytes) -> bytes | None:
         sealed = cast(bytes | None, self._transaction.get(key))
@@ -127,9 +123,7 @@ class LmdbSnapshot:
     def _opened(self, key: bytes, sealed: bytes) -> bytes:
         if _is_whole(key, sealed):
             return sealed[:-SUM_SIZE]
-        error = DamagedRecordError(key)
-        self._on_damage(error.message)
-        raise error
+        raise DamagedRecordError(key)
 
     def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._transaction.cursor() as cursor:
@@ -145,9 +139,7 @@ class LmdbSnapshot:
 
 
 class LmdbStore:
-    def __init__(
-        self, directory: Path, *, size_max: int, on_damage: OnDamage = lambda _: None
-    ) -> None:
+    def __init__(self, directory: Path, *, size_max: int) -> None:
         """Opens the store. size_max 0: as much as the disk holds. Raises OSError, StoreError."""
         directory.mkdir(parents=True, exist_ok=True)
         disk = os.statvfs(directory)
@@ -168,7 +160,6 @@ class LmdbStore:
             raise _failure(str(directory), error) from error
         self._directory = directory
         self._file = os.open(directory / DATA, os.O_RDWR | os.O_CLOEXEC)
-        self._on_damage = on_damage
         try:
             self._give_sums()
         except lmdb.Error as error:
@@ -191,7 +182,7 @@ class LmdbStore:
             transaction.put(_SEALED_KEY, b"")
 
     def snapshot(self) -> LmdbSnapshot:
-        return LmdbSnapshot(self._environment.begin(buffers=False), self._on_damage)
+        return LmdbSnapshot(self._environment.begin(buffers=False))
 
     def commit(self, batch: Batch) -> None:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from fscommon.errors import BraidError
+from fscommon.errors import BraidError, FsError, Status
 
 _FULL_SHARE: Final = 20  # 1/20 of the whole is kept for removals ...
 _FULL_MAX: Final = 1 << 30  # ... but no more than this
@@ -20,6 +20,14 @@ Batch = Sequence[tuple[bytes, bytes | None]]  # has each key at most once; None 
 
 class StoreError(BraidError):
     """The store refused to read or write; the message says which store and why."""
+
+
+class RecordError(FsError):
+    """One record cannot be given out: EIO for the request that needs it. The others can."""
+
+    def __init__(self, key: bytes, message: str) -> None:
+        super().__init__(Status.EIO, message)
+        self.key = key
 
 
 class StoreFullError(StoreError):

@@ -204,15 +204,13 @@ def test_lmdb_never_gives_a_damaged_record(tmp_path: Path) -> None:
     damaged += [b"", stored[:-1], bytes(len(stored)), _stored(tmp_path, b"b")]
     for value in damaged:
         _overwrite(tmp_path, b"a", value)
-        told: list[str] = []
-        store = LmdbStore(tmp_path, size_max=1 << 26, on_damage=told.append)
+        store = LmdbStore(tmp_path, size_max=1 << 26)
         snapshot = store.snapshot()
         with pytest.raises(DamagedRecordError, match="key b'a'"):
             snapshot.get(b"a")
         with pytest.raises(DamagedRecordError, match="key b'a'"):
             list(snapshot.range(b"a", b"z"))
         assert snapshot.get(b"b") == b"other", "the others are as they were"
-        assert len(told) == 2
         snapshot.close()
         store.close()
 

@@ -1,6 +1,6 @@
 """A bench whose files have two replicas, on storage servers with a target each; and its targets."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -114,8 +114,8 @@ class MirrorBench(Bench):
         return self.client(features=FEATURE_REPLICAS)
 
 
-def created(client: Client, name: bytes = b"file") -> Ino:
-    opened: Opened = client.call(Op.CREATE, Create(ROOT, name, 0o644, True, True, USER))
+def created(client: Client, name: bytes = b"file", parent: int = ROOT) -> Ino:
+    opened: Opened = client.call(Op.CREATE, Create(parent, name, 0o644, True, True, USER))
     return Ino(unpack_layout(opened.layout).file_id)
 
 
@@ -298,15 +298,16 @@ async def tasks_of(
         tasks.start_soon(Repair(parts, dropping, policy).run)
         tasks.start_soon(Reaper(parts).run)
         tasks.start_soon(Eviction(parts, dropping).run, tasks)
-        tasks.start_soon(_beats, bench, targets)
+        tasks.start_soon(beats, bench, targets.ended)
         yield
         tasks.cancel_scope.cancel()
 
 
-async def _beats(bench: MirrorBench, targets: Targets) -> None:
+async def beats(bench: MirrorBench, ended: Collection[int]) -> None:
+    """Heartbeats of all storage servers but those that have ended."""
     while True:
         for number, server in bench.servers.items():
-            if number not in targets.ended:
+            if number not in ended:
                 beat = Heartbeat(number, (bench.report(number),), 0)
                 try:
                     server.call(Op.HEARTBEAT, beat)
@@ -339,7 +340,7 @@ class BenchClock(Clock):
         return self._bench.time()
 
 
-def background(bench: Bench, targets: Targets) -> Background:
+def background(bench: Bench, targets: StorageCalls) -> Background:
     clock = BenchClock(bench)
     return Background(bench.engine, CommitsAtOnce(bench), targets, Metrics("meta"), clock)
 

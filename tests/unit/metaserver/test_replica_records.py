@@ -34,8 +34,10 @@ def client(bench: MirrorBench) -> Client:
 
 
 def faults_with(bench: MirrorBench, *keys: bytes, value: bytes = b"") -> list[str]:
+    """value: of the keys that do not have a number."""
     bench.settle()
-    bench.store.commit([(key, value) for key in keys])
+    number = records.pack_number(1)
+    bench.store.commit([(key, number if key[:1] in b"UY" else value) for key in keys])
     found = check(bench.store.snapshot())
     bench.store.commit([(key, None) for key in keys])
     assert bench.faults() == []

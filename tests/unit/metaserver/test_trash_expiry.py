@@ -11,7 +11,7 @@ from fscommon.wire.header import FLAG_REPLAY
 from fscommon.wire.messages import Removed, Replay, Unlink
 from fscommon.wire.ops import Op
 from fscommon.wire.trash import TrashItem, TrashMark, TrashPurge, TrashRestore, TrashSet
-from metaserver.records import aged_until, all_of, kept_of_aged
+from metaserver.records import aged_until, all_of
 from metaserver.trash_expiry import _discard_all
 
 from .bench import ROOT
@@ -43,8 +43,10 @@ def test_what_came_back_meanwhile_does_not_expire(world: World) -> None:
     world.bench.settle()
     due = world.bench.engine.stored(aged_until(ROOT, world.bench.now_ns), 9)
     assert world.restore(world.entries(ROOT)[0]) is None
-    keys = [kept_of_aged(key, value) for key, value in due]
-    world.bench.engine.system(partial(_discard_all, keys), world.bench.time())
+    refused: list[str] = []
+    discard = partial(_discard_all, due, refused.append)
+    world.bench.engine.system(discard, world.bench.time())
+    assert refused == []
     assert world.look(b"f") == ino
     assert world.bench.faults() == []
 

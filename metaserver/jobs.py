@@ -14,6 +14,7 @@ from fscommon.wire.jobs import REPAIR, SCRUB, UNKNOWN_S, JobRow
 from metaserver.records import JobRecord
 
 RATE_S: Final = 60.0  # a rate is that of so many seconds
+_COUNT_MAX: Final = (1 << 62) - 1
 ENDED_MAX: Final = 32  # jobs that have ended are shown, so many of them
 REBUILD: Final = "rebuild"
 DRAIN: Final = "drain"
@@ -64,7 +65,9 @@ class Job:
         if moved:
             self._moved.append((now_s, moved))
         record = self.record
-        self.changed(files=record.files + files, bytes=record.bytes + moved)
+        self.changed(
+            files=min(record.files + files, _COUNT_MAX), bytes=min(record.bytes + moved, _COUNT_MAX)
+        )
 
     def has_failed(self, why: str) -> None:
         self.last_failure = why

@@ -22,9 +22,10 @@ from fscommon.errors import (
     ProtocolError,
     Status,
     TransportError,
+    status_of,
 )
 from fscommon.layout.layout import Layout, Replica, object_length
-from fscommon.limits import OBJECT_BYTES_MAX
+from fscommon.limits import BLOCK_SIZE, OBJECT_BYTES_MAX
 from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
@@ -35,6 +36,7 @@ from fscommon.rpc.pool import CallerPool
 from fscommon.types import SessionId, TargetId
 from fscommon.wire.header import EVERY_FILE
 from fscommon.wire.objects import (
+    RANGES_MAX,
     ObjectCopied,
     ObjectCopy,
     ObjectMend,
@@ -271,7 +273,7 @@ class StorageCalls:
                 if status is None:
                     done[index] = TransportError(f"{address} did not answer SYNC in time")
                 else:
-                    done[index] = FsError(Status(status)) if status else incarnation
+                    done[index] = FsError(status_of(status)) if status else incarnation
 
     async def raise_epoch(self, name: ObjectName, epoch: int, *, must_exist: bool) -> int:
         """From now on the object refuses what has an older epoch; if it is missing, it is made,
@@ -289,12 +291,17 @@ class StorageCalls:
         address = self._address_of(source.target)
         request = ObjectCopy(*name, epoch, address, source.target, source.number, must_exist)
         async with self._whole_objects(name.target, COPY_TIMEOUT_S) as objects:
-            return await objects.copy(request)
+            copied = await objects.copy(request)
+            _check_numbers(name.target, copied.bytes)
+            return copied
 
     async def sum(self, name: ObjectName, *, reads: bool, timeout_s: float) -> ObjectSummed:
         """What the object is, and if `reads` what of it is damaged on its device."""
         async with self._whole_objects(name.target, timeout_s) as objects:
-            return await objects.sum(ObjectSum(*name, reads))
+            summed = await objects.sum(ObjectSum(*name, reads))
+            _check_numbers(name.target, summed.length, summed.bytes)
+            check_damage(name.target, summed.blocks_damaged, summed)
+            return summed
 
     async def mend(
         self, name: ObjectName, source: ObjectName, damaged: ObjectSummed | ObjectMended
@@ -304,7 +311,9 @@ class StorageCalls:
         address = self._address_of(source.target)
         request = ObjectMend(*name, offsets, lengths, address, source.target, source.number)
         async with self._whole_objects(name.target, MEND_TIMEOUT_S) as objects:
-            return await objects.mend(request)
+            mended = await objects.mend(request)
+            check_damage(name.target, mended.blocks, mended)
+            return mended
 
     @asynccontextmanager
     async def _whole_objects(self, target: int, timeout_s: float) -> AsyncIterator[ObjectCaller]:
@@ -345,6 +354,20 @@ class StorageCalls:
             transport=self._transport,
         )
         return Caller(stream)
+
+
+def _check_numbers(target: int, *lengths: int) -> None:
+    """Raises ProtocolError for what no object has: sums over many objects would be wrong."""
+    if max(lengths) > OBJECT_BYTES_MAX:
+        raise ProtocolError(f"target {target} tells of an object of {max(lengths)} bytes")
+
+
+def check_damage(target: int, blocks: int, damage: ObjectSummed | ObjectMended) -> None:
+    """blocks: damaged or mended ones. Raises ProtocolError."""
+    ranges = len(damage.offsets)
+    if ranges != len(damage.lengths) or ranges > RANGES_MAX:
+        raise ProtocolError(f"target {target} tells of {ranges} ranges that make no sense")
+    _check_numbers(target, blocks * BLOCK_SIZE, *damage.offsets, *damage.lengths)
 
 
 def _objects_of(layout: Layout) -> Iterator[ObjectName]:

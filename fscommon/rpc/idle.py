@@ -39,8 +39,9 @@ class Idle(Generic[T]):
 
     def take_old(self) -> list[T]:
         """Those that nobody has used for KEEP_S, and those that have ended."""
-        until_s = trio.current_time() - KEEP_S
-        is_old = [row[1] <= until_s or not self._is_usable(row[2]) for row in self._rows]
+        now_s = trio.current_time()
+        # The sum is that of next_end_s(): who waits until then finds something.
+        is_old = [row[1] + KEEP_S <= now_s or not self._is_usable(row[2]) for row in self._rows]
         old = [row[2] for row, gone in zip(self._rows, is_old, strict=True) if gone]
         self._rows = [row for row, gone in zip(self._rows, is_old, strict=True) if not gone]
         return old

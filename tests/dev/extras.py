@@ -63,9 +63,10 @@ def folder_for_a_turn(wanted: Sequence[str]) -> Iterator[Path]:
 
 
 def _said_by_pip(end_of_log: str) -> str:
-    """Its errors, of lines that end with where the log is."""
+    """Its errors, and which requirements exclude each other."""
     lines = end_of_log.splitlines()
-    return "; ".join([line for line in lines if line.startswith("ERROR: ")] or lines[-2:])
+    errors = [line.strip() for line in lines if line.startswith(("ERROR: ", "    The "))]
+    return "; ".join(errors or lines[-2:])
 
 
 def python_of(extra: str, packages: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import trio
 from fscommon.errors import FsError, NobodyThereError, Status
 from fscommon.limits import DROP_NAMES_MAX
 from fscommon.observe.log import Log, RateLimit
+from fscommon.tasks import open_tasks
 from fscommon.types import NodeId
 from metaserver.committer import Committer
 from metaserver.context import Context
@@ -175,8 +176,24 @@ class Dropping:
         del self._pending[target]
 
     async def _is_settled_at(self, target: int, names: list[ObjectName]) -> bool:
-        if self._engine.services.membership.cannot_answer(target):
+        """The lease of a silent target may run out while it is asked: nobody waits longer."""
+        cannot_answer = self._engine.services.membership.cannot_answer
+        if cannot_answer(target):
             return True
+        has_heard = False
+
+        async def watch(scope: trio.CancelScope) -> None:
+            while not cannot_answer(target):  # noqa: ASYNC110 - no event tells of that
+                await trio.sleep(RETRY_S)
+            scope.cancel()
+
+        async with open_tasks() as tasks:
+            tasks.start_soon(watch, tasks.cancel_scope)
+            has_heard = await self._has_heard(target, names)
+            tasks.cancel_scope.cancel()
+        return has_heard or cannot_answer(target)
+
+    async def _has_heard(self, target: int, names: list[ObjectName]) -> bool:
         try:
             await self._storage.drop_names(target, names)
         except NobodyThereError:

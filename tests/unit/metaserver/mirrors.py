@@ -32,7 +32,7 @@ from metaserver.reaper import Reaper
 from metaserver.records import ObjectName, all_of
 from metaserver.repair import Repair
 from metaserver.repair_policy import DEFAULT_REPAIR, RepairPolicy
-from metaserver.storage import CALL_TIMEOUT_S, StorageCalls
+from metaserver.storage import CALL_TIMEOUT_S, DROP_TIMEOUT_S, StorageCalls
 from metaserver.store.waist import Store
 from metaserver.times import Clock
 from metaserver.transaction import Transaction
@@ -153,7 +153,8 @@ class CommitsAtOnce(Committer):
 @dataclass
 class Targets(StorageCalls):
     """What targets were asked. `deaf`: they never answer; `ended`: nothing listens there; `hung`:
-    their disks do nothing, so that a cut there ends after CALL_TIMEOUT_S."""
+    they are silent, so that a cut there ends after CALL_TIMEOUT_S, and a drop after
+    DROP_TIMEOUT_S."""
 
     deaf: set[int] = field(default_factory=set)
     hung: set[int] = field(default_factory=set)
@@ -175,6 +176,9 @@ class Targets(StorageCalls):
 
     async def drop_names(self, target: int, names: Sequence[ObjectName]) -> None:
         await self._reach(target)
+        if target in self.hung:
+            await trio.sleep(DROP_TIMEOUT_S)
+            raise TransportError("no answer")
         self.told += names
 
     async def cut_replicas(self, layout: Layout, size: int) -> dict[ObjectName, str]:

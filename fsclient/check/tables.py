@@ -244,8 +244,9 @@ class Tables:
             self._db.execute(f"CREATE INDEX {table}_index ON {table} ({columns})")
 
     def unknown_targets(self, known: Iterable[int]) -> list[int]:
-        """Targets that layouts name, and that are not among these."""
-        found = self._db.execute(f"SELECT DISTINCT target FROM name WHERE kind IN {_LAYOUTS}")
+        """Targets that layouts name, and that are not among these. A file with inline bytes gets
+        others with its first object, in the place of those that are gone."""
+        found = self._db.execute(f"SELECT DISTINCT target FROM name WHERE kind = {Named.FILE:d}")
         return sorted({target for (target,) in found} - set(known))
 
     def note_missing(self, *, suspects: bool) -> None:

@@ -69,6 +69,8 @@ async def test_not_while_the_metaserver_recovers(world: World, tables: Tables) -
 async def test_targets_that_are_not_read(world: World, tables: Tables) -> None:
     world.deaf.add(2)
     world.add(30, (9,), durable=1, held=False)
+    world.add(31, (8,), held=False)
+    world.inline.add(31)  # so it is not to be looked for on its former target
     del world.objects[ObjectId(2, 5, 0)]
     world.objects[ObjectId(2, 99, 0)] = Held(5)
     looks = await world.check(tables)

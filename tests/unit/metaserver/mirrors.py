@@ -153,11 +153,12 @@ class CommitsAtOnce(Committer):
 @dataclass
 class Targets(StorageCalls):
     """What targets were asked. `deaf`: they never answer; `ended`: nothing listens there; `hung`:
-    they are silent, so that a cut there ends after CALL_TIMEOUT_S, and a drop after
-    DROP_TIMEOUT_S."""
+    their disks do nothing, so that a cut there ends after CALL_TIMEOUT_S; `silent`: a drop there
+    ends after DROP_TIMEOUT_S."""
 
     deaf: set[int] = field(default_factory=set)
     hung: set[int] = field(default_factory=set)
+    silent: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     incarnations: dict[int, int] = field(default_factory=dict)
     told: list[ObjectName] = field(default_factory=list)
@@ -176,7 +177,7 @@ class Targets(StorageCalls):
 
     async def drop_names(self, target: int, names: Sequence[ObjectName]) -> None:
         await self._reach(target)
-        if target in self.hung:
+        if target in self.silent:
             await trio.sleep(DROP_TIMEOUT_S)
             raise TransportError("no answer")
         self.told += names

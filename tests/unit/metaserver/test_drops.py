@@ -237,7 +237,7 @@ async def test_a_former_view_drops_nothing(
             assert unpack_layout((await answer(client, 5.0)).layout) == seen
 
 
-@pytest.mark.parametrize("how", ["deaf", "hung"])
+@pytest.mark.parametrize("how", ["deaf", "silent"])
 async def test_the_lease_of_the_target_may_run_out_instead(
     bench: MirrorBench, client: Client, autojump_clock: MockClock, how: str
 ) -> None:
@@ -245,7 +245,7 @@ async def test_the_lease_of_the_target_may_run_out_instead(
     ino = created(client)
     seen = bench.layout(ino)
     lost = seen.targets[0]
-    targets = Targets(deaf={lost}) if how == "deaf" else Targets(hung={lost})
+    targets = Targets(deaf={lost}) if how == "deaf" else Targets(silent={lost})
     async with dropping(bench, targets):
         client.send(Op.DROP_REPLICAS, drop_of(ino, seen, lost))
         assert await answer(client, 1.0) is None

@@ -213,6 +213,10 @@ class StorageCalls:
         )
 
     def _tell_unknown(self, target: int, file_id: int) -> None:
+        """Says nothing of a removed target: what files had there is gone with it, and a file with
+        inline bytes goes on naming it."""
+        if target in self._membership.all_removed():
+            return
         if self._unknown.permit() is not None:
             self._log.error(
                 "this cluster has no such target: there is nothing to be done there",

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from fscommon.errors import TransportError
 from fscommon.layout.layout import Layout, object_length, unpack_layout
 from fscommon.limits import FILE_SIZE_MAX, OBJECT_BYTES_MAX
+from fscommon.observe.log import Log
 from fscommon.rpc.data import DataCaller
 from fscommon.types import Ino, TargetId
 from fscommon.wire.messages import SET_SIZE, Open, Opened, SetAttr
@@ -344,10 +345,14 @@ async def test_tiny_bytes_go_to_a_target_that_there_is(
     assert (layout.targets[0], "write") in asked
 
 
-@pytest.mark.expects_log("no such target")
+@pytest.mark.parametrize("is_removed", [False, True])
 async def test_deletions_do_not_wait_for_it_either(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_removed: bool
 ) -> None:
+    """A target that was removed is nothing to complain of."""
+    if is_removed:
+        bench.engine.services.membership.put_removed(TargetId(UNKNOWN), bytes(16))
+
     class Caller(NoCaller):
         async def delete_all(
             self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
@@ -359,11 +364,14 @@ async def test_deletions_do_not_wait_for_it_either(
         await trio.lowlevel.checkpoint()
         return Caller()
 
+    told: list[str] = []
     monkeypatch.setattr(StorageCalls, "_to", to)
+    monkeypatch.setattr(Log, "error", lambda _, event, **__: told.append(event))
     layouts = [Layout(7, MIB, 2, (1, UNKNOWN)), Layout(8, MIB, 1, (UNKNOWN,))]
     async with trio.open_nursery() as tasks:
         calls = StorageCalls(bench.engine.services.membership, key=b"", tasks=tasks)
         assert await calls.delete_all(layouts) == ["", ""]
+    assert ["no such target" in line for line in told] == ([] if is_removed else [True])
 
 
 @pytest.mark.expects_log("waits for a target that is down")

@@ -57,6 +57,7 @@ from metaserver.records import ObjectName
 from metaserver.repair import Repair
 from metaserver.repair_policy import RepairPolicy
 from metaserver.scrub import Scrub
+from metaserver.storage import StorageCalls
 from metaserver.store.journaled import MARK_KEY
 from metaserver.store.lmdb import DamagedRecordError
 from metaserver.store.memory import MemorySnapshot, MemoryStore
@@ -261,19 +262,24 @@ def cpu_deadline(seconds: float = HANGS_S) -> Iterator[None]:
 # ---- the world ---------------------------------------------------------------------------------
 
 
+def begin_tasks(bench: LiveBench, storage: StorageCalls, tasks: trio.Nursery) -> Truncation:
+    """Begins all that a metaserver does by itself. Truncations begin when the caller says so."""
+    parts = background(bench, storage)
+    committer = CommitsAtOnce(bench)
+    dropping = Dropping(bench.engine, committer, storage, tasks, bench.time)
+    tasks.start_soon(dropping.run)
+    tasks.start_soon(Repair(parts, dropping, POLICY).run)
+    tasks.start_soon(Scrub(parts, dropping, POLICY).run)
+    tasks.start_soon(Reaper(parts).run)
+    tasks.start_soon(TrashExpiry(parts).run)
+    tasks.start_soon(Unsynced(parts).run)
+    tasks.start_soon(Eviction(parts, dropping).run, tasks)
+    return Truncation(bench.engine, committer, storage, tasks, bench.time, dropping)
+
+
 async def _work(bench: LiveBench, targets: Everything) -> None:
     async with trio.open_nursery() as tasks:
-        parts = background(bench, targets)
-        committer = CommitsAtOnce(bench)
-        dropping = Dropping(bench.engine, committer, targets, tasks, bench.time)
-        truncation = Truncation(bench.engine, committer, targets, tasks, bench.time, dropping)
-        tasks.start_soon(dropping.run)
-        tasks.start_soon(Repair(parts, dropping, POLICY).run)
-        tasks.start_soon(Scrub(parts, dropping, POLICY).run)
-        tasks.start_soon(Reaper(parts).run)
-        tasks.start_soon(TrashExpiry(parts).run)
-        tasks.start_soon(Unsynced(parts).run)
-        tasks.start_soon(Eviction(parts, dropping).run, tasks)
+        truncation = begin_tasks(bench, targets, tasks)
         tasks.start_soon(beats, bench, targets.ended)
         for _ in range(int(SECONDS / 0.5)):
             truncation.start_fresh()

@@ -28,23 +28,16 @@ from fscommon.wire.messages import Failure, MkDir
 from fscommon.wire.objects import ObjectCopied, ObjectMended, ObjectSummed
 from fscommon.wire.ops import Op
 from fscommon.wire.scrub import ScrubList, ScrubListed
-from metaserver.dropping import Dropping
-from metaserver.eviction import Eviction
 from metaserver.namespace.inode import Inode
-from metaserver.reaper import Reaper
 from metaserver.records import number_of
-from metaserver.repair import Repair
-from metaserver.scrub import Scrub
 from metaserver.scrubs import KEPT_MAX
 from metaserver.storage import StorageCalls
 from metaserver.store.memory import MemoryStore
-from metaserver.trash_expiry import TrashExpiry
 from metaserver.truncation import Truncation
-from metaserver.unsynced import Unsynced
 
 from .bench import ROOT, USER, Client
-from .damage_world import POLICY, SETTINGS, cpu_deadline, said, text_of
-from .mirrors import CommitsAtOnce, LiveBench, background, beats
+from .damage_world import SETTINGS, begin_tasks, cpu_deadline, said, text_of
+from .mirrors import LiveBench, beats
 from .whole_store import whole_store
 
 KEY: Final = b"k" * 32
@@ -296,17 +289,7 @@ async def _work(bench: LiveBench, servers: list[StorageServer], seen: Seen) -> N
         for server in servers:
             tasks.start_soon(server.run, transport)
         storage = StorageCalls(membership, key=KEY, tasks=tasks, transport=transport)
-        parts = background(bench, storage)
-        committer = CommitsAtOnce(bench)
-        dropping = Dropping(bench.engine, committer, storage, tasks, bench.time)
-        truncation = Truncation(bench.engine, committer, storage, tasks, bench.time, dropping)
-        tasks.start_soon(dropping.run)
-        tasks.start_soon(Repair(parts, dropping, POLICY).run)
-        tasks.start_soon(Scrub(parts, dropping, POLICY).run)
-        tasks.start_soon(Reaper(parts).run)
-        tasks.start_soon(TrashExpiry(parts).run)
-        tasks.start_soon(Unsynced(parts).run)
-        tasks.start_soon(Eviction(parts, dropping).run, tasks)
+        truncation = begin_tasks(bench, storage, tasks)
         tasks.start_soon(beats, bench, frozenset())
         await _look_on(bench, truncation, seen, LIES_S)
         for server in servers:

@@ -103,8 +103,7 @@ class Truncation:
             layout = await self._until_up(ino, layout)
             if await self._is_done(ino, layout, intent.size):
                 break
-            most_s = REPLICATED_BACKOFF_S_MAX if layout.is_replicated else BACKOFF_S_MAX
-            await trio.sleep(min(delay_s, most_s))
+            await trio.sleep(min(delay_s, _longest_pause_s(layout)))
             layout = await self._raise_epoch(ino)
         self._failing.pop(ino, None)
         if layout is not None and layout.is_replicated:
@@ -135,7 +134,7 @@ class Truncation:
             if not is_told:
                 self._log.warning("it waits for a target that is down", ino=ino, target=target)
             is_told = True
-            await trio.sleep(BACKOFF_S_MAX)
+            await trio.sleep(_longest_pause_s(layout))
 
     async def _without_lost(self, ino: Ino, layout: Layout) -> Layout:
         """Drops replicas on targets that are down, as far as another one of their stripe is up.
@@ -153,7 +152,8 @@ class Truncation:
             lost = [
                 name
                 for name in names_of(now)
-                if membership.cannot_answer(name.target) or failing.get(name.target, inf) < late_s
+                if self._is_missing(name.target, context.now_s)
+                or failing.get(name.target, inf) < late_s
             ]
             gone = droppable(
                 now,
@@ -170,6 +170,19 @@ class Truncation:
 
         await self._committer.wait_durable(self._engine.system(change, self._now()))
         return found[-1]
+
+    def _is_missing(self, target: int, now_s: float) -> bool:
+        """Whether the target cannot answer, or has been down for so long that clients would not
+        wait for it either. (One that this metaserver has not heard of yet is not down.)"""
+        membership = self._engine.services.membership
+        known = membership.target(target)
+        if known is None or membership.cannot_answer(target):
+            return True
+        node = membership.node(known.node)
+        if node is None or not node.is_registered:
+            return False
+        silent_s = 0.0 if membership.is_there(node.id) else now_s - node.heard_s
+        return max(silent_s, membership.down_s(known.id, now_s)) > UNREACHABLE_S
 
     async def _settle(self, layout: Layout) -> None:
         """Nobody may open the file while a replica answers that was dropped from it."""
@@ -233,6 +246,10 @@ class Truncation:
     async def _clear(self, ino: Ino) -> None:
         txn = self._engine.system(lambda tx, context: tx.delete(intent_key(ino)))
         await self._committer.wait_durable(txn)
+
+
+def _longest_pause_s(layout: Layout) -> float:
+    return REPLICATED_BACKOFF_S_MAX if layout.is_replicated else BACKOFF_S_MAX
 
 
 def _delays() -> Iterator[float]:

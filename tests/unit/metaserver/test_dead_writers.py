@@ -11,13 +11,13 @@ from trio.testing import MockClock
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.layout import VACANT
-from fscommon.types import Ino, SessionId, TargetId
+from fscommon.types import Ino, NodeId, SessionId, TargetId
 from fscommon.wire.messages import SET_SIZE, Empty, SessionOpen, SetAttr
 from fscommon.wire.ops import Op
 from fscommon.wire.replicas import Synced
 from metaserver.eviction import Eviction
 from metaserver.lost_writes import cut_lost
-from metaserver.membership import ANSWERING_S, Node
+from metaserver.membership import ANSWERING_S, ENDED_S, Node
 from metaserver.namespace.replicas import names_of, stripe_of
 from metaserver.records import ObjectName, unsynced_place
 from metaserver.storage import CALL_TIMEOUT_S
@@ -138,6 +138,34 @@ async def test_a_cut_does_not_wait_long_for_a_replica_that_cannot_be_cut(
         await trio.sleep(5)
     assert client.take()
     resize(client, ino, 0)
+    assert bench.faults() == []
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_cut_does_not_wait_for_the_lease_of_a_server_that_is_known_to_be_down(
+    bench: MirrorBench, client: Client, autojump_clock: MockClock, has_ended: bool
+) -> None:
+    """Its process has ended, or it has come back without the target."""
+    ino = grown(client)
+    membership = bench.engine.services.membership
+    if has_ended:
+        bench.engine.closed(bench.servers.pop(2).connection)
+        bench.now_s += ENDED_S + 0.1
+        assert [node.id for node in membership.note_ended(bench.now_s)] == [2]
+    else:
+        membership.unserved(NodeId(2), [])
+    bench.beat()
+    targets = Targets(ended={2} if has_ended else set())
+    resize(client, ino, 1)
+    async with tasks_of(bench, targets):
+        await trio.sleep(1)
+        assert client.received() == [] and count_of(bench, ino) == [2, 2, 2]
+        bench.now_s += UNREACHABLE_S + 0.1
+        bench.beat()
+        await trio.sleep(1)
+        assert client.take()
+        assert not membership.is_down(NodeId(2)), "its lease goes on"
+    assert 2 not in {name.target for name in names_of(bench.layout(ino))}
     assert bench.faults() == []
 
 

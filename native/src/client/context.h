@@ -27,6 +27,7 @@
 #include "client/leases.h"
 #include "client/local_cache.h"
 #include "client/memory_budget.h"
+#include "client/missing_servers.h"
 #include "client/open_files.h"
 #include "client/operation.h"
 #include "client/prefetch/prefetcher.h"
@@ -69,6 +70,7 @@ class Context {
   MemoryBudget& memory() noexcept { return memory_; }
   const MemoryBudget& memory() const noexcept { return memory_; }
   Incarnations& incarnations() noexcept { return incarnations_; }
+  MissingServers& missing_servers() noexcept { return missing_servers_; }
   Commits& commits() noexcept { return commits_; }
   WaitingTable& waiting() noexcept { return waiting_; }
   EventQueue& events() noexcept { return events_; }
@@ -89,6 +91,7 @@ class Context {
   EventQueue events_;
   MemoryBudget memory_;
   Incarnations incarnations_;
+  MissingServers missing_servers_;
   Commits commits_;
   WaitingTable waiting_;
   Leases leases_{events_};

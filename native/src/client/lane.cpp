@@ -377,6 +377,7 @@ void Lane::excuse(Clock::duration late) {
     call->sent += late;
   }
   for (auto& [node, link] : links_) link->excuse(late);
+  context_.missing_servers().excuse(late, loop_.now());
 }
 
 void Lane::tick() {

@@ -108,21 +108,34 @@ void Link::submit(Call* call) {
   }
   if (call->op == Op::kWrite && !may_gather(*call)) gathering_ = false;
   (call->op == Op::kWrite ? writes_ : reads_).push_back(call);
-  if (!connected()) Lane::note_missing(*call, lane_.loop().now());
-  if (!connected()) return ask_for_connection(lane_.loop().now());
+  if (!connected()) {
+    note_missing(*call, lane_.loop().now());
+    return ask_for_connection(lane_.loop().now());
+  }
   pump();
 }
 
 void Link::ask_for_connection(Clock::time_point now) {
   if (asked_ || now < ask_again_) return;
   asked_ = true;
+  asked_at_ = now;
+  lane_.context().missing_servers().attempt_begins(node_, now);
   lane_.ask_for_connection(node_);
+}
+
+void Link::attempt_ended() {
+  if (std::exchange(asked_, false)) lane_.context().missing_servers().attempt_ends(node_);
+}
+
+void Link::note_missing(Call& call, Clock::time_point since) {
+  const auto known = lane_.context().missing_servers().since(node_, lane_.loop().now());
+  Lane::note_missing(call, known ? std::min(*known, since) : since);
 }
 
 void Link::adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel) {
   if (stream_) requeue_unanswered();
   if (is_local_socket(socket) && !std::exchange(is_local_, true)) lane_.is_near(node_);
-  asked_ = false;
+  attempt_ended();
   stream_.reset();  // lent memory comes back before the next stream begins
   stream_ = rdma::open_stream(lane_.loop(), std::move(socket), std::move(channel), *this,
                               {.local_send_buffer = kLocalSendBuffer});
@@ -136,12 +149,14 @@ void Link::adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel) {
 }
 
 void Link::connect_failed() {
-  asked_ = false;
+  const auto now = lane_.loop().now();
+  lane_.context().missing_servers().failed(node_, asked_ ? asked_at_ : now, now);
+  attempt_ended();
   const auto backoff = kConnectBackoffMin * (1u << std::min(failures_, 10u));
   const auto most = std::min<Clock::duration>(backoff, kConnectBackoffMax);
   // The time is random, from half of the backoff on, so clients that lost a server together do not
   // return together.
-  ask_again_ = lane_.loop().now() + most / 2 + most / 2 * (chance_() % 1024) / 1024;
+  ask_again_ = now + most / 2 + most / 2 * (chance_() % 1024) / 1024;
   ++failures_;
 }
 
@@ -270,6 +285,7 @@ net::PayloadPlace Link::payload_buffer(const FrameHeader& header, std::span<cons
 bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
                  std::span<std::byte> payload) {
   if (header.request_id == kPingId && header.op == static_cast<uint8_t>(Op::kPing) && pinged_) {
+    lane_.context().missing_servers().found(node_);
     heard();
     return true;
   }
@@ -282,7 +298,7 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
   arriving_ = 0;
   if (call->op == Op::kWrite) write_answered_ = lane_.loop().now();
   failures_ = 0;
-  answered_ = true;
+  if (!std::exchange(answered_, true)) lane_.context().missing_servers().found(node_);
   heard();
   if (status == Status::kOk && !payload.empty()) {
     const std::span sums(reinterpret_cast<const uint64_t*>(body.data()), body.size() / 8);
@@ -307,10 +323,12 @@ void Link::closed(int error, const std::string& reason) {
             "connection to node " + std::to_string(node_) + " ended: " + reason +
                 (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")"));
   ++lane_.counters().connections_lost;
+  const auto now = lane_.loop().now();
+  if (pinged_) lane_.context().missing_servers().failed(node_, silent_since_, now);
   requeue_unanswered();
   stream_.reset();
   if (!answered_) connect_failed();  // a server that refuses the session closes at once
-  if (waiting() > 0) ask_for_connection(lane_.loop().now());
+  if (waiting() > 0) ask_for_connection(now);
 }
 
 void Link::requeue_unanswered() {
@@ -323,7 +341,6 @@ void Link::requeue_unanswered() {
             [](const Call* a, const Call* b) { return a->request_id > b->request_id; });
   for (Call* call : unanswered) {  // the newest comes first, and each goes to the front
     take(call->request_id);
-    Lane::note_missing(*call, pinged_ ? silent_since_ : lane_.loop().now());
     if (call->failed_early) {
       lane_.finished(call);
     } else if (call->once) {
@@ -332,6 +349,9 @@ void Link::requeue_unanswered() {
       (call->op == Op::kWrite ? writes_ : reads_).push_front(call);
     }
   }
+  const auto since = pinged_ ? silent_since_ : lane_.loop().now();
+  for (const auto* const queue : {&reads_, &writes_})
+    for (Call* const call : *queue) note_missing(*call, since);  // those that had not left, too
 }
 
 void Link::cut(const std::string& reason) {
@@ -416,7 +436,9 @@ void Link::abandon(Call* call, std::shared_ptr<CallOwner> lent, Status status) {
 
 void Link::watch_silence(Clock::time_point now) {
   const milliseconds patience{lane_.context().settings().silence_ms_max};
-  const milliseconds silence_max = suspected_ ? patience / 3 : patience;
+  const auto missing_since = lane_.context().missing_servers().since(node_, now);
+  const bool is_missing = missing_since && now - *missing_since >= patience;
+  const milliseconds silence_max = patience / (is_missing ? 10 : suspected_ ? 3 : 1);
   const auto silence = now - silent_since_;
   if (silence > silence_max) return cut("no answer for too long");
   if (silence > silence_max / 5 && !pinged_) ping();
@@ -438,7 +460,9 @@ void Link::heard() noexcept {
 void Link::suspect(bool on) {
   const bool was = std::exchange(suspected_, on);
   if (on && !was && connected() && in_flight_ > 0 && !pinged_) ping();
-  if (on || !was || connected()) return;
+  if (on || !was) return;
+  lane_.context().missing_servers().found(node_);
+  if (connected()) return;
   ask_again_ = {};  // the node is up again, so there is no backoff
   failures_ = 0;
   if (waiting() > 0) ask_for_connection(lane_.loop().now());

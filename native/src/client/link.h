@@ -12,7 +12,9 @@
 // answers and is silent gets a PING, which a server answers from its event loop whatever its disks
 // do. Without an answer the link makes another connection beside it, which takes its place; at last
 // the silent one is cut. Where the cluster map says that the node is down, all this comes in a
-// third of the time; when the map says that it is up again, no backoff is waited for.
+// third of the time; when the map says that it is up again, no backoff is waited for. Where other
+// connections to the node were silent until they were cut, and new ones fail, it comes in a tenth,
+// and calls count as waiting for as long as the node has been missing (missing_servers.h).
 //
 // Invariant: a call is in exactly one of: a slot, a queue, the lane's list of resting calls.
 // Threads: LANE ONLY. Not here: what a status means for a call (lane.h).
@@ -74,6 +76,8 @@ class Link final : public net::StreamSink {
 
  private:
   void ask_for_connection(Clock::time_point now);
+  void attempt_ended();
+  void note_missing(Call& call, Clock::time_point since);
   void pump();
   bool pump_queue(std::deque<Call*>& queue);
   bool may_send(const Call& call) const noexcept;
@@ -115,6 +119,7 @@ class Link final : public net::StreamSink {
   uint32_t failures_ = 0;
   std::minstd_rand chance_;
   Clock::time_point ask_again_{};
+  Clock::time_point asked_at_{};
   Clock::time_point silent_since_{};
   Clock::time_point write_answered_{};
   bool is_local_ = false;

@@ -127,12 +127,50 @@ TEST_F(Replicas, OneThatIsBackInTimeStays) {
   EXPECT_TRUE(rig.events(EventKind::kDropReplicas).empty());
 }
 
+// As the next files do that were meant for a server which is not there, at whichever lane.
+TEST_F(Replicas, WhatIsWrittenLaterDoesNotWaitAnew) {
+  RigSettings settings = mirrored(3500);
+  settings.lanes = 2;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR);
+  rig.refuse_connections(1, true);
+  for (uint64_t number = 0; number < 3; ++number) {
+    const auto begin = Clock::now();
+    rig.write(kFh, 0, pattern(100'000, number), O_DIRECT);
+    EXPECT_EQ(rig.flush(kFh), 0);
+    const bool is_first = number == 0;
+    EXPECT_EQ(Clock::now() - begin > std::chrono::milliseconds(3000), is_first) << number;
+    EXPECT_EQ(rig.events(EventKind::kDropReplicas).size(), number + 1);
+    const auto epoch = static_cast<uint32_t>(number + 1);
+    rig.targets[0]->raise_epoch(kIno, 0, epoch);  // so that the file is opened again
+    rig.put_rows({{100, 0}, {101, object_number(0, epoch)}}, epoch);
+  }
+}
+
+// The bytes in flight are bounded: the rest waits behind them.
+TEST_F(Replicas, WhatHadNotLeftWhenTheConnectionEndedDoesNotWaitForTheNextOne) {
+  const Bytes large = pattern(2u << 20, 3);
+  target(1).decide(on(Op::kWrite, {Fault::kStall}));
+  for (uint64_t at = 0; at < 24; ++at) rig_.write(kFh, at * large.size(), large);
+  const uint64_t flush = rig_.start_flush(kFh);
+  ASSERT_TRUE(eventually([&] { return writes(1) > 0; }));
+  EXPECT_LT(writes(1), writes(0));
+  rig_.refuse_connections(1, true);
+  ASSERT_TRUE(rig_.replier.wait_for(flush, 5000));
+  EXPECT_EQ(rig_.replier.wait(flush).error, 0);
+  EXPECT_EQ(object(0).size(), 24 * large.size());
+}
+
 TEST_F(Replicas, OneThatDoesNotServeIsDropped) {
-  target(1).decide(on(Op::kWrite, {Fault::kStatus, Status::kNotReady}));
-  rig_.write(kFh, 0, bytes_);
-  EXPECT_EQ(rig_.fsync(kFh), 0);
-  EXPECT_EQ(drops(), 1u);
-  EXPECT_GT(writes(1), 1u) << "it is asked for a while";
+  Rig rig(mirrored(150, 20'000));
+  rig.open(kFh, O_RDWR);
+  rig.targets[1]->decide(on(Op::kWrite, {Fault::kStatus, Status::kNotReady}));
+  rig.write(kFh, 0, bytes_);
+  const uint64_t flush = rig.start_flush(kFh);
+  ASSERT_TRUE(rig.replier.wait_for(flush, 5000));
+  EXPECT_EQ(rig.replier.wait(flush).error, 0);
+  EXPECT_EQ(rig.events(EventKind::kDropReplicas).size(), 1u);
+  EXPECT_GT(rig.targets[1]->count(Op::kWrite), 1u) << "it is asked for a while";
 }
 
 // The server answers a PING, and nothing else.

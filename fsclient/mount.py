@@ -408,7 +408,7 @@ class MountedClient:
             done=files.drains.done,
             unmounted=self._ended.set,
             call=calls.called,
-            reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
+            reopen=lambda *event: nursery.start_soon(files.files.reopen, *event),
             ask=lambda ino, end: nursery.start_soon(files.files.ask, ino, end),
             write_inline=lambda *event: nursery.start_soon(files.files.inline_writes.write, *event),
             changes_wait=files.delegated_changes.wait,

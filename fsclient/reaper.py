@@ -28,8 +28,8 @@ class Listener(Protocol):
 @dataclass(frozen=True, slots=True)
 class Handlers:
     """connect(node, lane), commit(token, ino, size, mtime_ns, payload), interrupt(slot),
-    release(fh, ino), done(token, status, result), unmounted(), reopen(ino), ask(ino, end),
-    write_inline(ino, offset, mtime_ns, payload), call(slot, ino, opcode, outcome, payload),
+    release(fh, ino), done(token, status, result), unmounted(), reopen(ino, writable), ask(ino,
+    end), write_inline(ino, offset, mtime_ns, payload), call(slot, ino, opcode, outcome, payload),
     cut(number, ino, size, mtime_ns, payload), drop_replicas(ino, payload), synced(ino)."""
 
     connect: Callable[[int, int], None]
@@ -38,7 +38,7 @@ class Handlers:
     release: Callable[[int, int], None]
     done: Callable[[int, int, int], None]
     unmounted: Callable[[], None]
-    reopen: Callable[[int], None]
+    reopen: Callable[[int, bool], None]
     call: Callable[[int, int, int, int, bytes], None]
     ask: Callable[[int, int], None]
     write_inline: Callable[[int, int, int, bytes], None]
@@ -113,7 +113,7 @@ class Reaper:
         elif kind == EventKind.LOG:
             self._log.at(a, event.payload.decode("utf-8", "replace"), ino=event.ino or None)
         elif kind == EventKind.REOPEN:
-            to.reopen(event.ino)
+            to.reopen(event.ino, bool(a))
         elif kind == EventKind.DROP_REPLICAS:
             to.drop_replicas(event.ino, event.payload)
         elif kind == EventKind.SYNCED:

@@ -178,13 +178,13 @@ class Files:
     def orphaned(self, op: Op, body: bytes) -> None:
         undo_orphaned(op, body, self._inodes, self._leases, self._lanes)
 
-    async def reopen(self, ino: int) -> None:
-        """Gets a new capability for the lanes: the old one was refused, or the session is new."""
+    async def reopen(self, ino: int, writable: bool = False) -> None:
+        """Gets a new capability for the lanes. writable: for what a former handle has written."""
         inode = self._inodes.get(ino)
         if inode is None:
             return await self._reopen_closed(ino)
         try:
-            self._register(inode, await self._open(inode, inode.is_writable))
+            self._register(inode, await self._open(inode, inode.is_writable or writable))
         except FsError as error:
             self._log(f"cannot open inode {ino} again: {error}")
 

@@ -5,7 +5,6 @@ A fault does something to the *victim* and returns how to mend it. Each server m
 namespace of its own, and its targets disks of their own, for faults that need them.
 """
 
-import dataclasses
 import json
 import random
 import shutil
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tests.cluster.boots import on_another_boot
 from tests.cluster.cluster import Cluster
 from tests.cluster.loop_disk import LoopDisk, loop_disk
 from tests.cluster.mirrors import mirrored
@@ -35,7 +35,6 @@ SILENCE_S: Final = 20.0
 DISK: Final = 16 << 30
 RESERVE: Final = 64 << 20  # which a storage server leaves free (reserve_bytes)
 NEARLY_FULL: Final = RESERVE + (75 << 20)  # less than 1 % of CAPACITY is left
-BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 NOTICED_S: Final = 60.0 * PATIENCE
 WHOLE_S: Final = 120.0 * PATIENCE
 CLIENT, META = "client", "metaserver"
@@ -265,13 +264,7 @@ def _cut_power(site: Site) -> Mend:
     site.server.kill()
     for disk in site.disks:
         disk.cut_power()
-    file = site.cluster.plan.state / "run" / "boot_id"
-    file.write_text(f"{random.Random(time.monotonic_ns()).randbytes(16).hex()}\n")
-    # Its own mounts are copies: that of the client would live on with the server.
-    script = f'umount -l "$1" && mount --bind "$0" {BOOT_ID} && shift && exec "$@"'
-    own = (str(file), str(site.cluster.mount_path))
-    booted = ("unshare", "--mount", "sh", "-c", script, *own)
-    server = dataclasses.replace(site.server, enter=(*site.server.enter, *booted))
+    server = on_another_boot(site.cluster, site.server)
     time.sleep(site.chance.uniform(0.0, 3.0))
     server.start()
     return lambda: None

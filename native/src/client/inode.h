@@ -293,6 +293,7 @@ class Inode {
   SideBySide side_by_side;
 
   std::atomic<int64_t> reopen_asked_ms = 0;
+  std::atomic<bool> reopen_writable = false;  // the next REOPEN is to ask for the right to write
   // How far quotas let the file grow, as the metaserver said last (Python's size_limit). A WRITE
   // beyond asks again before it is refused.
   static constexpr uint64_t kUnlimited = ~uint64_t{0};

@@ -40,7 +40,8 @@ void ask_to_reopen(Inode& inode, EventQueue& events) {
   if (now - last < kReopenEvery_ms || !inode.reopen_asked_ms.compare_exchange_strong(last, now)) {
     return;
   }
-  events.put({.kind = EventKind::kReopen, .ino = inode.ino()});
+  const bool writable = inode.reopen_writable.exchange(false);
+  events.put({.kind = EventKind::kReopen, .ino = inode.ino(), .a = writable ? 1 : 0});
 }
 
 }  // namespace
@@ -292,6 +293,8 @@ void Lane::log_loss(const Call& call) {
 
 void Lane::ask_for_view(const Call& call) {
   if (!call.inode) return;
+  // The file may be open for reading alone by now, and what was written to it before is sent again.
+  if (changes(call.op)) call.inode->reopen_writable = true;
   ask_to_reopen(*call.inode, context_.events());
   if (call.source)
     ask_to_reopen(*call.source, context_.events());  // the status does not say which of the two

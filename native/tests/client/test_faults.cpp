@@ -255,8 +255,19 @@ TEST(Faults, RefusedCapabilityAsksPythonForANewOne) {
   rig.open(kFh, O_RDWR, 100);
   rig.targets[0]->decide(on(Op::kRead, {Fault::kStatus, Status::kBadCapability}, 2));
   const uint64_t unique = rig.start_read(kFh, 0, 100);
-  EXPECT_EQ(rig.wait_event(EventKind::kReopen).ino, Rig::kIno);
+  const Event event = rig.wait_event(EventKind::kReopen);
+  EXPECT_EQ(event.ino, Rig::kIno);
+  EXPECT_EQ(event.a, 0);
   EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(100));
+}
+
+TEST(Faults, RefusedCapabilityOfAWriteAsksForTheRightToWrite) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.targets[0]->decide(on(Op::kWrite, {Fault::kStatus, Status::kBadCapability}, 2));
+  EXPECT_EQ(rig.write(kFh, 0, pattern(100, 3)).count, 100u);
+  EXPECT_EQ(rig.wait_event(EventKind::kReopen).a, 1);
+  EXPECT_EQ(rig.flush(kFh), 0);
 }
 
 TEST(Faults, FullTargetIsToldToItsWriterOnce) {

@@ -296,6 +296,17 @@ async def test_reopen_after_eviction(world: World) -> None:
     assert world.meta.requests(Op.OPEN)[-1].writable
 
 
+async def test_reopen_of_a_file_that_is_read_for_what_was_written_before(world: World) -> None:
+    """An open for reading in between would take the right away again."""
+    world.opens_as()
+    await world.fs.files.open(5, os.O_RDONLY, kill_set_ids=False)
+    await world.fs.files.reopen(5)
+    assert not world.meta.requests(Op.OPEN)[-1].writable
+    await world.fs.files.reopen(5, True)
+    await world.fs.files.open(5, os.O_RDONLY, kill_set_ids=False)
+    assert [one.writable for one in world.meta.requests(Op.OPEN)[-2:]] == [True, True]
+
+
 async def test_reopen_of_a_closed_file_gives_the_lanes_a_capability(world: World) -> None:
     world.opens_as()
     given: list[int] = []

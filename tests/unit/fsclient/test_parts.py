@@ -133,7 +133,7 @@ def test_every_event_reaches_its_handler() -> None:
         ("release", 3, 2),
         ("done", 1, 3, 4),
         ("unmounted",),
-        ("reopen", 2),
+        ("reopen", 2, True),
         ("call", 1, 2, 3, 4, b"p"),
         ("ask", 2, 3),
         ("changes_wait",),

@@ -109,13 +109,13 @@ Bytes FileRecord::layout() const {
   return record;
 }
 
-Bytes FileRecord::capability(uint64_t session, const KeyBytes& key) const {
+Bytes FileRecord::capability(uint64_t session, const KeyBytes& key, bool writable) const {
   size_t places = 1;
   for (const auto& row : stripes) places = std::max(places, row.size());
   Capability capability;
   capability.file_id = file_id;
   capability.session = session;
-  capability.rights = kRightRead | kRightWrite;
+  capability.rights = writable ? kRightRead | kRightWrite : kRightRead;
   capability.ino = ino;
   capability.stripe_width = static_cast<uint16_t>(width);
   capability.replica_places = is_replicated ? static_cast<uint16_t>(places) : 0;

@@ -56,7 +56,7 @@ struct FileRecord {
 
   Bytes attributes() const;
   Bytes layout() const;
-  Bytes capability(uint64_t session, const KeyBytes& key) const;
+  Bytes capability(uint64_t session, const KeyBytes& key, bool writable) const;
 };
 
 // What an OPEN answers with.

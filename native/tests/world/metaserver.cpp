@@ -98,16 +98,16 @@ std::vector<uint32_t> Metaserver::place(uint32_t count, const std::vector<uint32
   return targets;
 }
 
-Records Metaserver::records(uint64_t ino, uint64_t session) const {
+Records Metaserver::records(uint64_t ino, uint64_t session, bool writable) const {
   const FileRecord& file = files_.at(ino);
-  return {file.attributes(), file.layout(), file.capability(session, key_)};
+  return {file.attributes(), file.layout(), file.capability(session, key_, writable)};
 }
 
 void Metaserver::open(uint64_t session, uint64_t ino, bool writable, Done<Records> done) {
   when_cut(ino, [=, this] {
     if (!is_live(session)) return done(std::nullopt);
     if (writable) writing_.emplace(ino, session);
-    done(records(ino, session));
+    done(records(ino, session, writable));
   });
 }
 
@@ -285,7 +285,8 @@ void Metaserver::serve(uint64_t ino) {
     Held& held = leases_[ino][wanting.session];
     held.flags |= wanting.exclusive ? kBoth : kLeaseData;
     held.number = ++last_number_;
-    wanting.done(Grant{held, records(ino, wanting.session)});
+    const bool writable = wanting.session == kSystem || writing_.contains({ino, wanting.session});
+    wanting.done(Grant{held, records(ino, wanting.session, writable)});
   }
 }
 

@@ -79,7 +79,7 @@ class Metaserver {
   FileRecord& create(uint64_t ino, uint32_t width, uint32_t replicas, uint32_t chunk_size);
   FileRecord& file(uint64_t ino) { return files_.at(ino); }
   std::map<uint64_t, FileRecord>& files() noexcept { return files_; }
-  Records records(uint64_t ino, uint64_t session) const;
+  Records records(uint64_t ino, uint64_t session, bool writable = true) const;
 
   // ---- sessions (metaserver.cpp) ----
   uint64_t open_session();

@@ -208,7 +208,7 @@ void Mount::act(const Event& event) {
     case EventKind::kCut:
       return report_cut(event);
     case EventKind::kReopen:
-      return later(python_time(), [this, ino] { reopen(ino); });
+      return later(python_time(), [this, ino, writable = event.a != 0] { reopen(ino, writable); });
     case EventKind::kAsk:
       return later(python_time(), [this, ino] { ask(ino); });
     case EventKind::kDropReplicas:

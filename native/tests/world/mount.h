@@ -146,7 +146,7 @@ class Mount final : public fuse::Replier {
   void hold(uint64_t ino, int flags, std::function<void()> done);
   void unhold(uint64_t ino);
   void close(uint64_t ino);
-  void reopen(uint64_t ino);
+  void reopen(uint64_t ino, bool writable);
   void drop_replicas(const client::Event& event);
   void tell_synced(uint64_t ino);
   void ask(uint64_t ino);

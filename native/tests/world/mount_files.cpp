@@ -94,10 +94,10 @@ void Mount::close(uint64_t ino) {
 }
 
 // Lanes sync a file later that was closed without a sync, with a new capability.
-void Mount::reopen(uint64_t ino) {
+void Mount::reopen(uint64_t ino, bool writable) {
   const OpenFile& file = files_[ino];
-  const bool is_open = file.holds > 0;
-  hold(ino, is_open && !file.is_writable ? O_RDONLY : O_RDWR, [this, ino] { unhold(ino); });
+  const bool reads = file.holds > 0 && !file.is_writable && !writable;
+  hold(ino, reads ? O_RDONLY : O_RDWR, [this, ino] { unhold(ino); });
 }
 
 void Mount::tell_synced(uint64_t ino) {

@@ -1,12 +1,9 @@
 """The real metaserver in the world of mirrors: see tests/model/mirror_engine_world.py, and for jobs
 on whole targets tests/model/mirror_jobs_world.py."""
 
-from unittest.mock import patch
-
 import pytest
-import trio
-from trio._core import _run
-from trio.testing import MockClock
+
+from tests.seeded_trio import run_seeded
 
 from .mirror_engine_world import World
 from .mirror_jobs_mutants import MUTANTS, broken
@@ -24,14 +21,7 @@ LOGS = (
 
 
 def run(seed: int) -> None:
-    _run_alike(World(seed), seed)
-
-
-def _run_alike(world: World, seed: int) -> None:
-    """The seed also decides in which order tasks go on that could do so at once."""
-    _run._r.seed(seed)
-    with patch.object(_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True):
-        trio.run(world.run, 160.0, clock=MockClock(autojump_threshold=0))
+    run_seeded(seed, World(seed).run, 160.0)
 
 
 @pytest.mark.expects_log(LOGS)
@@ -51,7 +41,7 @@ def test_many_worlds(seed: int) -> None:
 
 
 def run_jobs(seed: int) -> None:
-    _run_alike(JobsWorld(seed), seed)
+    run_seeded(seed, JobsWorld(seed).run, 160.0)
 
 
 @pytest.mark.expects_log(LOGS)

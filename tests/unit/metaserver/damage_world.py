@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any, Final
 
 import trio
-from trio.testing import MockClock
 
 from fscommon.errors import ConfigError, FsError
 from fscommon.layout.layout import Layout, object_length
@@ -65,6 +64,7 @@ from metaserver.store.waist import Batch, RecordError
 from metaserver.trash_expiry import TrashExpiry
 from metaserver.truncation import Truncation
 from metaserver.unsynced import Unsynced
+from tests.seeded_trio import run_seeded
 
 from .bench import ROOT, Client
 from .mirrors import TWO, CommitsAtOnce, Copiers, LiveBench, background, beats
@@ -431,7 +431,7 @@ def run_world(seed: int) -> str:
     store = DamagedStore(damage)
     try:
         with cpu_deadline(), said() as lines:
-            ended = _run(damage, store)
+            ended = _run(seed, damage, store)
     except BaseException as error:
         error.add_note(f"seed {seed}: {damage}")
         error.add_note(
@@ -451,7 +451,7 @@ def run_world(seed: int) -> str:
 _SELDOM_READ: Final = b"BDERVX"  # some of them are read only with their file, session or tree
 
 
-def _run(damage: Damage, store: DamagedStore) -> str:
+def _run(seed: int, damage: Damage, store: DamagedStore) -> str:
     faults = check(store.snapshot())
     if damage.is_unreadable and damage.key:
         assert any(damage.is_named_in(one) for one in faults), f"fsck does not tell: {faults}"
@@ -464,7 +464,7 @@ def _run(damage: Damage, store: DamagedStore) -> str:
         assert len(sentence) < 600 and "\n" not in sentence
         return "refused"
     bench.engine.gate.is_auditing = False
-    trio.run(_work, bench, targets, clock=MockClock(autojump_threshold=0))
+    run_seeded(seed, _work, bench, targets)
     bench.settle()
     harm = _harm(damage, store, targets)
     assert not harm, harm

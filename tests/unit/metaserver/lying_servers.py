@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import trio
 import trio.lowlevel
-from trio.testing import MockClock
 
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.serve import Peer, serve
@@ -34,6 +33,7 @@ from metaserver.scrubs import KEPT_MAX
 from metaserver.storage import StorageCalls
 from metaserver.store.memory import MemoryStore
 from metaserver.truncation import Truncation
+from tests.seeded_trio import run_seeded
 
 from .bench import ROOT, USER, Client
 from .damage_world import SETTINGS, begin_tasks, cpu_deadline, said, text_of
@@ -330,7 +330,7 @@ def run_world(seed: int) -> Seen:
     seen = Seen()
     try:
         with cpu_deadline(CPU_S), said() as lines:
-            trio.run(_work, bench, servers, seen, clock=MockClock(autojump_threshold=0))
+            run_seeded(seed, _work, bench, servers, seen)
             bench.settle()
         _check(bench, seen)
         seen.lines = len(lines)

@@ -179,7 +179,7 @@ class Files:
         undo_orphaned(op, body, self._inodes, self._leases, self._lanes)
 
     async def reopen(self, ino: int, writable: bool = False) -> None:
-        """Gets a new capability for the lanes. writable: for what a former handle has written."""
+        """Gets a new capability for the lanes. writable: in any case with the right to write."""
         inode = self._inodes.get(ino)
         if inode is None:
             return await self._reopen_closed(ino)

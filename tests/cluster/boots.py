@@ -3,7 +3,6 @@
 import dataclasses
 import random
 import time
-from pathlib import Path
 from typing import Final
 
 from tests.cluster.cluster import Cluster
@@ -14,7 +13,7 @@ BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 def on_another_boot(cluster: Cluster, server: Program) -> Program:
     """Returns the program, which has ended, as one that finds another boot id."""
-    file: Path = cluster.plan.state / "run" / "boot_id"
+    file = cluster.plan.state / "run" / "boot_id"
     file.write_text(f"{random.Random(time.monotonic_ns()).randbytes(16).hex()}\n")
     # Its own mounts are copies: that of the client would live on with the server.
     script = f'umount -l "$1" && mount --bind "$0" {BOOT_ID} && shift && exec "$@"'

@@ -109,7 +109,7 @@ void Link::submit(Call* call) {
   if (call->op == Op::kWrite && !may_gather(*call)) gathering_ = false;
   (call->op == Op::kWrite ? writes_ : reads_).push_back(call);
   if (!connected()) {
-    note_missing(*call, lane_.loop().now());
+    Lane::note_missing(*call, missing_since(lane_.loop().now()));
     return ask_for_connection(lane_.loop().now());
   }
   pump();
@@ -127,9 +127,9 @@ void Link::attempt_ended() {
   if (std::exchange(asked_, false)) lane_.context().missing_servers().attempt_ends(node_);
 }
 
-void Link::note_missing(Call& call, Clock::time_point since) {
+Clock::time_point Link::missing_since(Clock::time_point since) {
   const auto known = lane_.context().missing_servers().since(node_, lane_.loop().now());
-  Lane::note_missing(call, known ? std::min(*known, since) : since);
+  return known ? std::min(*known, since) : since;
 }
 
 void Link::adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel) {
@@ -349,9 +349,10 @@ void Link::requeue_unanswered() {
       (call->op == Op::kWrite ? writes_ : reads_).push_front(call);
     }
   }
-  const auto since = pinged_ ? silent_since_ : lane_.loop().now();
+  const auto since = missing_since(pinged_ ? silent_since_ : lane_.loop().now());
   for (const auto* const queue : {&reads_, &writes_})
-    for (Call* const call : *queue) note_missing(*call, since);  // those that had not left, too
+    for (Call* const call : *queue)
+      Lane::note_missing(*call, since);  // those that had not left, too
 }
 
 void Link::cut(const std::string& reason) {
@@ -436,8 +437,7 @@ void Link::abandon(Call* call, std::shared_ptr<CallOwner> lent, Status status) {
 
 void Link::watch_silence(Clock::time_point now) {
   const milliseconds patience{lane_.context().settings().silence_ms_max};
-  const auto missing_since = lane_.context().missing_servers().since(node_, now);
-  const bool is_missing = missing_since && now - *missing_since >= patience;
+  const bool is_missing = now - missing_since(now) >= patience;
   const milliseconds silence_max = patience / (is_missing ? 10 : suspected_ ? 3 : 1);
   const auto silence = now - silent_since_;
   if (silence > silence_max) return cut("no answer for too long");

@@ -77,7 +77,8 @@ class Link final : public net::StreamSink {
  private:
   void ask_for_connection(Clock::time_point now);
   void attempt_ended();
-  void note_missing(Call& call, Clock::time_point since);
+  // Since when the server has not been there: since then, or longer if other lanes have found so.
+  Clock::time_point missing_since(Clock::time_point since);
   void pump();
   bool pump_queue(std::deque<Call*>& queue);
   bool may_send(const Call& call) const noexcept;

@@ -93,7 +93,8 @@ void Mount::close(uint64_t ino) {
   tell([=, this] { metaserver_.close(session_, ino, is_unsynced, serial); });
 }
 
-// Lanes sync a file later that was closed without a sync, with a new capability.
+// Lanes get a new capability. They sync a file later that was closed without a sync, and store what
+// was written to it before it was opened for reading alone: `writable`.
 void Mount::reopen(uint64_t ino, bool writable) {
   const OpenFile& file = files_[ino];
   const bool reads = file.holds > 0 && !file.is_writable && !writable;

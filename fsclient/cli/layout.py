@@ -32,7 +32,8 @@ _MEANINGS: Final = {
     errno.EBUSY: "somebody has it open",
     errno.ERANGE: "these are more replicas than this cluster gives a file: replicas_max in the "
     "table [layout] of the metaserver's configuration is lower",
-    errno.ENOSPC: "the cluster has no room, or fewer failure domains than replicas were asked for",
+    errno.ENOSPC: "the cluster has fewer failure domains than replicas were asked for "
+    "(braidfs node list shows them), or no room there",
     errno.EOPNOTSUPP: "it is neither a file nor a directory on a BraidFS mount",
     errno.ENODATA: "it has no layout of its own",
 }

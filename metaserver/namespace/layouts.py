@@ -123,7 +123,8 @@ def targets_text(layout: Layout) -> str:
 
 def wanted_default(tx: Transaction, inode: Inode, value: bytes, context: Context) -> LayoutDefault:
     """Returns the default with the changes that the text asks for. Raises EINVAL; ERANGE
-    if these are more replicas than the cluster gives."""
+    if these are more replicas than the cluster gives; ENOSPC if a directory is to have more than
+    there are failure domains."""
     if inode.is_directory:
         base = default_in(tx, inode, context)
     elif inode.is_file:
@@ -137,7 +138,22 @@ def wanted_default(tx: Transaction, inode: Inode, value: bytes, context: Context
     most = context.services.membership.policy.replicas_max
     if wanted.replicas > most:
         raise FsError(Status.ERANGE, too_many_replicas(wanted.replicas, most))
+    if inode.is_directory and wanted.replicas > base.replicas:
+        _check_domains(wanted.replicas, context)
     return wanted
+
+
+def _check_domains(replicas: int, context: Context) -> None:
+    """Raises ENOSPC if nobody could make a file with so many replicas even while all storage
+    servers are up, unless the policy lets files have fewer."""
+    membership = context.services.membership
+    domains = {node.id: node.domain for node in membership.nodes()}
+    count = len({domains[target.node] for target in membership.targets() if not target.is_lost})
+    if count < replicas and not membership.policy.degraded_ok:
+        raise FsError(
+            Status.ENOSPC,
+            f"{replicas} replicas need {replicas} failure domains, and the cluster has {count}",
+        )
 
 
 def with_layout(inode: Inode, wanted: LayoutDefault, context: Context) -> Inode:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from tests.cluster import engines, mounts
@@ -27,13 +28,23 @@ def _refuse_without_rights() -> None:
 def up(state: Path, wishes: PlanWishes) -> None:
     _refuse_without_rights()
     old = recorded(state)
-    plan = make_plan(state, **wishes)
+    plan = _with_domains(make_plan(state, **wishes))
     if old:
         _refuse_while_it_runs(old, plan)
     build()
     cluster = Cluster(plan, _say)
     cluster.start()
     _print_where(plan)
+
+
+def _with_domains(plan: ClusterPlan) -> ClusterPlan:
+    """Each storage server is a failure domain of its own, though all are on one host: so people
+    can try files with replicas."""
+    own = {
+        server.name: {"domain": server.name, **plan.settings.get(server.name, {})}
+        for server in plan.storageservers
+    }
+    return replace(plan, settings={**plan.settings, **own})
 
 
 def _refuse_while_it_runs(old: ClusterPlan, plan: ClusterPlan) -> None:
@@ -61,12 +72,12 @@ its state is in         {plan.state}
                         mount -t fuse.braidfs "$BRAIDFS_SOURCE" DIR -o "$BRAIDFS_OPTIONS"
 
 Try:
-  cp -r /usr/share/doc {quoted}/ && diff -r /usr/share/doc {quoted}/doc
+  cp -r /usr/share/doc {quoted}/ && diff -r --no-dereference /usr/share/doc {quoted}/doc
   dd if=/dev/zero of={quoted}/big bs=1M count=1024 conv=fsync
   df -h {quoted}
   ./dev status{suffix}
   ./dev down{suffix}
-{_take_over_to_try(plan, suffix)}
+{_replicas_to_try(plan)}{_take_over_to_try(plan, suffix)}
 braidfs, its command line (set +a ends the export):
   set -a; . {shlex.quote(str(plan.state / "cluster.env"))}; set +a
   {shlex.quote(str(BIN / "braidfs"))} status
@@ -82,6 +93,21 @@ def _stored(plan: ClusterPlan) -> str:
     if plan.journal:
         names.append(plan.engine_folder.name)
     return ", ".join(f"{plan.state}/{name}" for name in names)
+
+
+def _replicas_to_try(plan: ClusterPlan) -> str:
+    if len(plan.storageservers) == 1:
+        return ""
+    safe, run = shlex.quote(str(plan.mount / "safe")), shlex.quote(str(plan.state / "run"))
+    last = plan.storageservers[-1].name
+    return f"""
+Files that outlive a storage server, of which two have each byte:
+  mkdir {safe} && {shlex.quote(str(BIN / "braidfs"))} layout set {safe} --replicas 2
+  cp -r /usr/share/doc {safe}/
+  kill -9 $(cat {run}/{last}.pid)
+  diff -r --no-dereference /usr/share/doc {safe}/doc
+  {run}/{last}.start
+"""
 
 
 def _take_over_to_try(plan: ClusterPlan, suffix: str) -> str:

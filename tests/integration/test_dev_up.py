@@ -1,5 +1,7 @@
 """`./dev up`, `./dev status` and `./dev down`, as the first page of the guide has them."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,8 +27,24 @@ def test_a_cluster_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert f"is mounted at   {mount}" in up.output
         (mount / "file").write_text("kept")
         assert dev("status", "--state", state).exit_code == 0
+        _try_what_is_printed(up.output, tmp_path)
+        assert dev("status", "--state", state).exit_code == 0
     finally:
         down = dev("down", "--state", state)
     assert down.exit_code == 0, down.output
     assert not is_mounted(mount)
     assert dev("status", "--state", state).exit_code == 1
+
+
+def _try_what_is_printed(printed: str, tmp_path: Path) -> None:
+    """With a smaller tree than /usr/share/doc, which has links to nowhere, too."""
+    documents = tmp_path / "doc"
+    shutil.copytree(cluster_commands.ROOT / "docs", documents)
+    (documents / "link").symlink_to("nowhere")
+    printed = printed.replace("/usr/share/doc", str(documents))
+    _, _, tried = printed.partition("Try:\n")
+    _, _, with_replicas = tried.partition("Files that outlive a storage server")
+    lines = with_replicas.partition("\n\n")[0].splitlines()[1:]
+    assert [line.split()[0] for line in lines[:-1]] == ["mkdir", "cp", "kill", "diff"]
+    for script in (tried.splitlines()[0], "\n".join(lines)):
+        subprocess.run(["bash", "-exc", script], check=True, timeout=120)

@@ -38,6 +38,7 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import Op
 from metaserver.boot import Settings
 from metaserver.config import MetaserverConfig
+from metaserver.membership import NODE_TIMEOUT_S
 from metaserver.placement import ReplicaPolicy
 from metaserver.records import node_key
 from metaserver.server import settings_of
@@ -279,6 +280,26 @@ def test_fewer_replicas_may_be_allowed() -> None:
     assert [layout.target(stripe, 1) for stripe in range(layout.stripe_width)] == [VACANT] * 2
     value = client.call(Op.GETXATTR, GetXattr(layout.file_id, LAYOUT_XATTR)).value
     assert b"replicas=2,targets=" in value and b"+-" in value
+
+
+def test_a_directory_that_nobody_could_write_to_is_refused() -> None:
+    bench = cluster(replace(TWO_IF_ASKED, replicas_max=3), nodes=2)
+    client = bench.client(FEATURE_REPLICAS)
+    with pytest.raises(FsError, match="3 failure domains, and the cluster has 2") as caught:
+        set_layout(client, ROOT, b"replicas=3")
+    assert caught.value.status is Status.ENOSPC
+    membership = bench.engine.services.membership
+    membership.expire(bench.now_s + NODE_TIMEOUT_S + 1)  # who is down may come back
+    assert all(membership.is_down(node.id) for node in membership.nodes())
+    set_layout(client, ROOT, b"replicas=2")
+    set_layout(client, ROOT, b"replicas=2,stripe_width=1")
+
+
+def test_a_directory_may_ask_for_more_where_fewer_are_allowed() -> None:
+    policy = ReplicaPolicy(1, degraded_ok=True, replicas_max=2)
+    client = cluster(policy, nodes=1).client(FEATURE_REPLICAS)
+    set_layout(client, ROOT, b"replicas=2")
+    assert made(client, ROOT, b"f").replicas_wanted == 2
 
 
 # ---- clients that do not know replicas ----------------------------------------------------------

@@ -159,7 +159,8 @@ class Targets:
         stored = superblock_uuid(config.path)
         if stored is None and str(config.path) in state.targets:
             raise ConfigError(
-                f"{config.path} was a target and holds no superblock now: is its device mounted?"
+                f"{config.path} was a target and holds no superblock now: is its device mounted? "
+                f"Of a new disk, braidfs target add {config.path} --replaced makes a new target"
             )
         check_file_size(config.path)
         try:

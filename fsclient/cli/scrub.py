@@ -95,10 +95,14 @@ def scrub(
     if paths:
         findings = [one for one in findings if one.ino in inos]
     names = inos or (_names_of({one.ino for one in findings}, reach) if with_paths else {})
+    lines = _state_lines(state)
+    if paths:
+        said = "to be scrubbed now" if wait_s is None else "scrubbed"
+        lines.insert(0, f"{counted(len(inos), 'file')} there: {said}")
     show(
-        _as_json(state, findings, names),
+        _as_json(state, findings, names) | {"files_asked": len(inos) if paths else None},
         as_json,
-        lambda console: _print(console, state, findings, names),
+        lambda console: _print(console, lines, findings, names),
     )
     is_left = any(one.outcome == LEFT for one in findings)
     return EXIT_UNHEALTHY if is_left else EXIT_DONE
@@ -258,9 +262,9 @@ def _as_json(
 
 
 def _print(
-    console: Console, state: ScrubState, findings: Sequence[Finding], names: dict[int, bytes]
+    console: Console, lines: Sequence[str], findings: Sequence[Finding], names: dict[int, bytes]
 ) -> None:
-    for line in _state_lines(state):
+    for line in lines:
         console.print(line)
     if not findings:
         return
@@ -288,7 +292,7 @@ def _state_lines(state: ScrubState) -> list[str]:
         f"mended: {number(state.mended)}; replicas dropped: {number(state.dropped)}"
     ]
     share = f"{state.bytes / state.bytes_all:.0%}" if state.bytes_all else "0%"
-    done = f"{number(state.files)} files, {size(state.bytes)} of about {size(state.bytes_all)}"
+    done = f"{counted(state.files, 'file')}, {size(state.bytes)} of about {size(state.bytes_all)}"
     if state.is_paused:
         lines.insert(0, "the scrub is paused (braidfs job resume 2)")
     elif state.is_fast:

@@ -43,6 +43,9 @@ from metaserver.records import (
 )
 from metaserver.transaction import Transaction
 
+_HOW_TO_USE_AGAIN: Final = (
+    ": when its directory is empty, braidfs target add --replaced makes a new target there"
+)
 _UUID_LENGTH = 16
 _TEXT_LENGTH_MAX = 255
 _TARGETS_PER_NODE_MAX = 256
@@ -104,7 +107,7 @@ def _refusals(reports: tuple[TargetReport, ...], services: Services) -> tuple[st
         why = f"target {number} was removed from the cluster" if known is None else ""
         if known is not None and known.is_lost:
             why = f"target {number} was given up as lost, and its replicas are made elsewhere"
-        sentences.append(why and f"{why}: empty its directory, and it is a new target")
+        sentences.append(why and why + _HOW_TO_USE_AGAIN)
     return tuple(sentences) if any(sentences) else ()
 
 

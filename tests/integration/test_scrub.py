@@ -147,7 +147,9 @@ def test_without_a_replica_damage_is_found_and_stays(make_cluster: ClusterMaker)
     assert [(one["what"], one["outcome"], one["blocks"]) for one in found["findings"]] == [
         ("damaged", "left", 1)
     ]
-    assert cli.json("scrub", "--wait", whole)["findings"] == []
+    found = cli.json("scrub", "--wait", whole)
+    assert (found["findings"], found["files_asked"]) == ([], 1)
+    assert cli.text("scrub", "--wait", whole).startswith("1 file there: scrubbed\n")
     assert wait_until(lambda: _is_kept(cluster, cli), 30 * PATIENCE), "also over a restart"
     with damaged.open("r+b") as file:
         file.write(files.contents[damaged])

@@ -199,7 +199,8 @@ async def test_an_unmounted_device_is_refused(world: World) -> None:
     (world.path / "t2" / "superblock").unlink()
     world.service.stopping = trio.Event()
     world.native.targets.clear()
-    await expect_refusal(world, ConfigError, "is its device mounted?", targets=only(world, "t2"))
+    said = f"is its device mounted? Of a new disk, braidfs target add {world.path}/t2 --replaced"
+    await expect_refusal(world, ConfigError, said, targets=only(world, "t2"))
 
 
 async def test_an_unopenable_target_leaves_the_others_served(

@@ -41,7 +41,7 @@ class Closer:
         """Sends the CLOSE of ino at once, if one waits: before its lease is returned, so that a
         client which waits for that does not find the file open."""
         if ino in self._inodes.closed and self._meta.is_ready:
-            self._inodes.closed.discard(ino)
+            del self._inodes.closed[ino]
             self._tell((ino,), urgent=True)
 
     def flush(self) -> None:

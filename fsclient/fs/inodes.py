@@ -61,8 +61,10 @@ class OpenInode:
     """An open inode. holds: handles plus opens in flight. taken: written states whose COMMIT or
     SETATTR is not answered yet, by token. size_limit: the one that lanes got last; None: none yet.
     is_inline: lanes know that its bytes are in its record, and write none before an OPEN.
-    had_readers: a handle was opened for reading only. wrote: something was committed since the
-    lease on its bytes was last lost. takes_turns: the value of `wrote` when it was lost."""
+    had_readers: a handle was opened for reading only. was_writable: it is open again before the
+    CLOSE of a writer was sent, so the metaserver has it open for writing. wrote: something was
+    committed since the lease on its bytes was last lost. takes_turns: the value of `wrote` when it
+    was lost."""
 
     __slots__ = (
         "attributes",
@@ -77,13 +79,14 @@ class OpenInode:
         "size_limit",
         "taken",
         "takes_turns",
+        "was_writable",
         "wrote",
     )
 
     def __init__(self, ino: int) -> None:
         self.ino = ino
         self.holds = 0
-        self.is_writable = False
+        self.is_writable = self.was_writable = False
         self.is_inline = False
         self.is_replicated = False
         self.had_readers = False
@@ -124,7 +127,7 @@ class Inodes:
         self._page_versions: OrderedDict[int, int] = OrderedDict()
         self._departed: OrderedDict[int, bytes] = OrderedDict()  # attribute records
         self._being_set: dict[int, int] = {}  # settings of each that are not answered yet
-        self.closed: set[int] = set()  # their CLOSE is not sent yet
+        self.closed: dict[int, bool] = {}  # their CLOSE is not sent yet; True: of a writer
         self._closed_replicated: set[int] = set()  # of those, and some that are open again
         self.change_count = 0  # local changes of the namespace and of attributes
         self.losses = Stamps(LOSSES_MAX)  # lost leases
@@ -142,7 +145,7 @@ class Inodes:
         self.single(ino)
         inode = self._entry(ino)
         inode.holds += 1
-        self.closed.discard(ino)
+        inode.was_writable |= self.closed.pop(ino, False)
         return inode
 
     def _entry(self, ino: int) -> OpenInode:
@@ -159,8 +162,9 @@ class Inodes:
             return
         self._leases.table.single(ino, LEASE_READER)
         if count:
-            self._take_over(self._entry(ino), count)
-            self.closed.discard(ino)
+            inode = self._entry(ino)
+            self._take_over(inode, count)
+            inode.was_writable |= self.closed.pop(ino, False)
             self.tell_open(ino)
 
     def _take_over(self, inode: OpenInode, count: int) -> None:
@@ -198,7 +202,7 @@ class Inodes:
         if inode.holds:
             return
         del self._open[ino]
-        self.closed.add(ino)
+        self.closed[ino] = inode.is_writable or inode.was_writable
         if inode.is_replicated:
             self._closed_replicated.add(ino)
         self._lanes.inodes.drop(ino)
@@ -216,7 +220,9 @@ class Inodes:
     def _keep(self, inode: OpenInode) -> bool:
         """The last hold becomes that of lanes, which may open the inode by themselves."""
         ino = inode.ino
-        if inode.is_writable or inode.taken or ino in self._kept or ino in self._departed:
+        if inode.is_writable or inode.was_writable or inode.taken:
+            return False
+        if ino in self._kept or ino in self._departed:
             return False
         leases = self._leases
         if not leases.is_on or not all(leases.holds(ino, bit) for bit in (LEASE_DATA, LEASE_META)):
@@ -300,7 +306,7 @@ class Inodes:
     def take_closed(self, count_max: int) -> tuple[int, ...]:
         """Takes up to count_max inodes for a CLOSE."""
         count = min(count_max, len(self.closed))
-        return tuple(self.closed.pop() for _ in range(count))
+        return tuple(self.closed.popitem()[0] for _ in range(count))
 
     def take_replicated(self, inos: tuple[int, ...]) -> set[int]:
         """Which of these files that are being closed have replicas."""

@@ -73,7 +73,7 @@ async def test_what_lanes_committed_and_closed_is_told_as_it_is(world: World) ->
     ]
     fs = world.fs
     assert fs.inodes.held() == (101,)
-    assert fs.inodes.closed == set(), "the metaserver knows it from the creation"
+    assert not fs.inodes.closed, "the metaserver knows it from the creation"
     assert [fs.leases.table.held(ino) for ino in (100, 101)] == [LEASE_READER, LEASE_WRITER]
 
 

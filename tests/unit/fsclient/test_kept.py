@@ -67,6 +67,23 @@ async def test_the_last_writer_ends_it() -> None:
     assert world.lanes.kept == set() and closed(world) == [INO]
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_one_that_is_read_just_after_it_was_written(is_told: bool) -> None:
+    """The metaserver has it open for writing until it hears of a CLOSE: it is kept only then."""
+    world = World()
+    await read_once(world, WRITER, os.O_WRONLY)
+    if is_told:
+        world.fs.closer.flush()
+    await read_once(world)
+    assert world.lanes.kept == ({INO} if is_told else set())
+    assert closed(world) == [INO]
+    await read_once(world)
+    assert world.lanes.kept == ({INO} if is_told else set()), "it was still not told"
+    world.fs.closer.flush()
+    await read_once(world)
+    assert world.lanes.kept == {INO}
+
+
 async def test_nothing_is_kept_without_a_lease() -> None:
     world = World()
     await read_once(world, LEASE_META)
@@ -129,4 +146,4 @@ async def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         inodes.may_keep_pages(inodes.see_record(record(ino)))
         inodes.release(ino)
     assert world.lanes.kept == {12, 13, 14}
-    assert inodes.closed == {10, 11}
+    assert inodes.closed.keys() == {10, 11}

@@ -328,8 +328,9 @@ void Operations::fence(std::shared_ptr<Request> request) {
   }
   services_.sessions.fence(session);
   services_.close_session(session);
-  const bool taken =
-      services_.sessions.when_ended(session, [&lane = lane_, request] { lane.complete(request); });
+  // Another lane calls it, and must not be the one that drops the request.
+  const bool taken = services_.sessions.when_ended(
+      session, [&lane = lane_, request]() mutable { lane.complete(std::move(request)); });
   if (taken) return;
   request->status = Status::kBusy;
   lane_.finish(std::move(request));

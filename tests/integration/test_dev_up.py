@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from tests.cluster.mounts import is_mounted
 from tests.dev import cluster_commands
 from tests.dev.__main__ import cli
+from tests.dev.steps import ROOT
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 
@@ -39,7 +40,7 @@ def test_a_cluster_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def _try_what_is_printed(printed: str, tmp_path: Path) -> None:
     """With a smaller tree than /usr/share/doc, which has links to nowhere, too."""
     documents = tmp_path / "doc"
-    shutil.copytree(cluster_commands.ROOT / "docs", documents)
+    shutil.copytree(ROOT / "docs", documents)
     (documents / "link").symlink_to("nowhere")
     printed = printed.replace("/usr/share/doc", str(documents))
     _, _, tried = printed.partition("Try:\n")

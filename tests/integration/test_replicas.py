@@ -22,8 +22,9 @@ def names(cli: Cli, *conditions: str) -> set[str]:
 
 
 def test_replicas_are_asked_for_and_shown(make_cluster: ClusterMaker) -> None:
-    """Both servers are on one host, and so in one failure domain: there is room for none."""
-    settings = {"metaserver": {"layout": {"replicas_max": 2}}}
+    """One of two failure domains takes nothing new, so there is room for none."""
+    domain = {"domain": "rack1"}
+    settings = {"metaserver": {"layout": {"replicas_max": 2}}, "storageserver-1": domain}
     cluster = make_cluster(storage_servers=2, targets=1, settings=settings)
     cli, folder = Cli(cluster), cluster.mount_path / "d"
     folder.mkdir()
@@ -34,6 +35,8 @@ def test_replicas_are_asked_for_and_shown(make_cluster: ClusterMaker) -> None:
         assert ", 2 replicas (set here" in cli.text("layout", "get", path)
         assert cli.json("stat", path)["new_files"]["replicas"] == 2
     assert "replicas_max" in cli.run("layout", "set", folder, "--replicas", 3, code=1).stderr
+    [target] = [row["target"] for row in cli.json("target", "list", "--node", "storageserver-1")]
+    cli.run("target", "set-state", "draining", target)
     with pytest.raises(OSError) as refused:
         (folder / "file").touch()
     assert refused.value.errno in (errno.ENOSPC, errno.EOPNOTSUPP)
@@ -42,7 +45,8 @@ def test_replicas_are_asked_for_and_shown(make_cluster: ClusterMaker) -> None:
     assert seen["fits"]["2"] == seen["fits"]["3"] == 0 < seen["fits"]["1"]
     assert seen["usable"]["bytes_available"] == seen["bytes_available"] == seen["fits"]["1"]
     assert "by number of replicas" in cli.text("df")
-    assert {node["domain"] for node in cli.json("status")["nodes"]} == {"127.0.0.1"}
+    domains = {node["domain"] for node in cli.json("status")["nodes"]}
+    assert domains == {"rack1", "127.0.0.1"}, "its host, unless it is said"
     assert "domain" in cli.text("status") and "127.0.0.1" in cli.text("node", "list")
 
 
@@ -50,6 +54,8 @@ def test_replicas_are_asked_for_and_shown(make_cluster: ClusterMaker) -> None:
 def test_files_that_nobody_can_read_now_are_found(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=2, targets=1)
     cli = Cli(cluster)
+    refused = cli.run("layout", "set", cluster.mount_path, "--replicas", 2, code=1)
+    assert "fewer failure domains" in refused.stderr, "both servers are on one host"
     for name, width in (("wide", 2), ("first", 1), ("second", 1)):
         (cluster.mount_path / name).touch()
         cli.run("layout", "set", cluster.mount_path / name, "--stripe-width", width)

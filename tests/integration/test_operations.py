@@ -66,7 +66,17 @@ OF_OTHERS = {line for line in LINES if not line.startswith("braidfs ")} - {
 # Commands of other programs → the test that runs them.
 OTHERS = {
     **dict.fromkeys(
-        ("./dev up", "./dev status", "./dev down"),
+        (
+            "./dev up",
+            "./dev status",
+            "./dev down",
+            "mkdir .state/",
+            ".venv/bin/braidfs layout set .state/",
+            "cp -r /usr/share/doc .state/",
+            "kill -9 $(cat .state/",
+            "diff -r --no-dereference /usr/share/doc .state/",
+            ".state/run/",
+        ),
         "tests/integration/test_dev_up.py::test_a_cluster_for_people",
     ),
     "apt-get install": "tests/deployment/test_deb.py::test_the_installed_programs_work",

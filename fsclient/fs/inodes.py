@@ -145,13 +145,13 @@ class Inodes:
         self.single(ino)
         inode = self._entry(ino)
         inode.holds += 1
-        inode.was_writable |= self.closed.pop(ino, False)
         return inode
 
     def _entry(self, ino: int) -> OpenInode:
         inode = self._open.get(ino)
         if inode is None:
             inode = self._open[ino] = OpenInode(ino)
+            inode.was_writable = self.closed.pop(ino, False)
         return inode
 
     def single(self, ino: int) -> None:
@@ -162,9 +162,7 @@ class Inodes:
             return
         self._leases.table.single(ino, LEASE_READER)
         if count:
-            inode = self._entry(ino)
-            self._take_over(inode, count)
-            inode.was_writable |= self.closed.pop(ino, False)
+            self._take_over(self._entry(ino), count)
             self.tell_open(ino)
 
     def _take_over(self, inode: OpenInode, count: int) -> None:

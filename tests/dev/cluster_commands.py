@@ -101,7 +101,7 @@ def _replicas_to_try(plan: ClusterPlan) -> str:
     safe, run = shlex.quote(str(plan.mount / "safe")), shlex.quote(str(plan.state / "run"))
     last = plan.storageservers[-1].name
     return f"""
-Files that outlive a storage server, of which two have each byte:
+Files that outlive a storage server, as two servers have each byte of them:
   mkdir {safe} && {shlex.quote(str(BIN / "braidfs"))} layout set {safe} --replicas 2
   cp -r /usr/share/doc {safe}/
   kill -9 $(cat {run}/{last}.pid)

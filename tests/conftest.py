@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STATES = ROOT / ".build" / "test-states"
 LOCAL_DIRECTORY = os.environ.get("BRAIDFS_TEST_DIR")
 LOCAL_DISK = Path(os.environ.get("BRAIDFS_TEST_LOCAL_DIR", STATES))
+LOW_PERCENT = 15  # of the disk: with less free, pytest's first lines say so
 HANG_GRACE_SECONDS = 20.0  # pytest-timeout acts first, if a signal can reach the test
 
 _clusters: list[Cluster] = []
@@ -45,6 +46,15 @@ def pytest_configure() -> None:
     it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str | None:
+    """A cluster is degraded when less than a tenth of its room is free, and its room is here."""
+    disk = shutil.disk_usage(ROOT)
+    if disk.free * 100 >= disk.total * LOW_PERCENT:
+        return None
+    free = f"only {disk.free * 100 // disk.total} % of {disk.total >> 30} GiB are free"
+    return f"{ROOT}: {free}; tests of clusters in good health fail below 10 %"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

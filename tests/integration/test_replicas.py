@@ -27,6 +27,9 @@ def test_replicas_are_asked_for_and_shown(make_cluster: ClusterMaker) -> None:
     settings = {"metaserver": {"layout": {"replicas_max": 2}}, "storageserver-1": domain}
     cluster = make_cluster(storage_servers=2, targets=1, settings=settings)
     cli, folder = Cli(cluster), cluster.mount_path / "d"
+    domains = {node["domain"] for node in cli.json("status")["nodes"]}
+    assert domains == {"rack1", "127.0.0.1"}, "its host, unless it is said"
+    assert "domain" in cli.text("status") and "127.0.0.1" in cli.text("node", "list")
     folder.mkdir()
     cli.run("layout", "set", folder, "--replicas", 2)
     (folder / "sub").mkdir()
@@ -45,9 +48,6 @@ def test_replicas_are_asked_for_and_shown(make_cluster: ClusterMaker) -> None:
     assert seen["fits"]["2"] == seen["fits"]["3"] == 0 < seen["fits"]["1"]
     assert seen["usable"]["bytes_available"] == seen["bytes_available"] == seen["fits"]["1"]
     assert "by number of replicas" in cli.text("df")
-    domains = {node["domain"] for node in cli.json("status")["nodes"]}
-    assert domains == {"rack1", "127.0.0.1"}, "its host, unless it is said"
-    assert "domain" in cli.text("status") and "127.0.0.1" in cli.text("node", "list")
 
 
 @pytest.mark.expects_warnings

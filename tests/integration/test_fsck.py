@@ -78,7 +78,7 @@ def stopped(cluster: Cluster) -> Iterator[None]:
 # ---- planted faults -----------------------------------------------------------------------------
 
 
-@pytest.mark.expects_log("fails its checksum", "a file gets its replicas later")
+@pytest.mark.expects_log("fails its checksum", "a file gets its replicas later", "records lost")
 def test_planted_faults(make_cluster: ClusterMaker) -> None:
     cluster = mirrored(make_cluster, repair={"scrub_days": 0})
     cli, folder = Cli(cluster), cluster.mount_path / "d"

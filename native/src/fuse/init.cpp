@@ -53,7 +53,9 @@ fuse_init_out make_reply(const fuse_init_in& in, uint64_t flags,
   out.flags = static_cast<uint32_t>(flags);
   out.flags2 = static_cast<uint32_t>(flags >> 32);
   out.max_background = settings.max_background;
-  out.congestion_threshold = static_cast<uint16_t>(settings.max_background * 3 / 4);
+  // With so many under way the kernel drops what it is about to read ahead, after it has made the
+  // pages: so that many may wait behind those that are being served.
+  out.congestion_threshold = static_cast<uint16_t>(settings.max_background * 2);
   out.max_write = settings.max_write;
   out.time_gran = 1;
   if ((flags & kHasPassthrough) != 0)

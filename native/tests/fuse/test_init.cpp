@@ -77,6 +77,7 @@ TEST(Init, RequestsOfOneMebibyte) {
   EXPECT_EQ(agreed.reply.max_write, 1u << 20);
   EXPECT_EQ(agreed.reply.max_pages, 256);
   EXPECT_GE(agreed.reply.max_background, 64);
+  EXPECT_GT(agreed.reply.congestion_threshold, agreed.reply.max_background);
   EXPECT_EQ(agreed.reply.time_gran, 1u);
   EXPECT_EQ(agreed.reply.flags | uint64_t{agreed.reply.flags2} << 32, agreed.flags);
 }

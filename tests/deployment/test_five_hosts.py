@@ -114,10 +114,13 @@ def test_a_host_that_only_mounts_gives_the_cluster_key_back(five: tuple[Site, Pl
 
 
 def test_upgrade_under_io(
-    five: tuple[Site, Playbooks], load: Host, wheels: Wheels, tmp_path: Path
+    five: tuple[Site, Playbooks],
+    load: Host,
+    wheels: Wheels,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     hosts, playbooks = five
-    playbooks.wheels = newer(wheels, tmp_path)
+    playbooks.wheels = newer(wheels, tmp_path_factory.mktemp("newer"))
     before = {name: release(hosts.hosts[name], unit) for name, unit in SERVERS}
     playbooks.run("upgrade")
     for name, unit in SERVERS:

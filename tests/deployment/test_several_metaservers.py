@@ -8,7 +8,6 @@ deployment only.
 import contextlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,12 +168,14 @@ def test_the_active_host_is_cut_off_under_io(nine: Nine) -> None:
     assert roles(gpu1) == {"meta1": "standby", "meta2": "active"}
 
 
-def test_upgrade_under_io(nine: Nine, wheels: Wheels, tmp_path: Path) -> None:
+def test_upgrade_under_io(
+    nine: Nine, wheels: Wheels, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Members of etcd are restarted for a changed setting, one at a time; servers for the new
     release."""
     made, playbooks = nine
     gpu1 = made.hosts["gpu1"]
-    playbooks.wheels = newer(wheels, tmp_path)
+    playbooks.wheels = newer(wheels, tmp_path_factory.mktemp("newer"))
     playbooks.variables["etcd_snapshot_count"] = 2000
     servers = {name: "braidfs-metaserver" for name in METASERVERS}
     servers |= {name: "braidfs-storageserver" for name in STORAGE_SERVERS}

@@ -120,7 +120,7 @@ def test_upgrade_under_io(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     hosts, playbooks = five
-    playbooks.wheels = newer(wheels, tmp_path_factory.mktemp("newer"))
+    playbooks.wheels = newer(wheels, tmp_path_factory)
     before = {name: release(hosts.hosts[name], unit) for name, unit in SERVERS}
     playbooks.run("upgrade")
     for name, unit in SERVERS:
@@ -154,9 +154,10 @@ def release_of(host: Host, pid: str) -> str:
     return line.split("/opt/braidfs/")[1].partition("/")[0]
 
 
-def newer(wheels: Wheels, folder: Path) -> Wheels:
-    """The same programs as another release: the archive has one more comment."""
-    wheel = Path(shutil.copy(wheels.wheel, folder))
+def newer(wheels: Wheels, factory: pytest.TempPathFactory) -> Wheels:
+    """The same programs as another release: the archive has one more comment. Its folder stays for
+    the tests that follow."""
+    wheel = Path(shutil.copy(wheels.wheel, factory.mktemp("newer")))
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.comment = b"another release"
     return Wheels(wheel, wheels.dependencies)

@@ -175,7 +175,7 @@ def test_upgrade_under_io(
     release."""
     made, playbooks = nine
     gpu1 = made.hosts["gpu1"]
-    playbooks.wheels = newer(wheels, tmp_path_factory.mktemp("newer"))
+    playbooks.wheels = newer(wheels, tmp_path_factory)
     playbooks.variables["etcd_snapshot_count"] = 2000
     servers = {name: "braidfs-metaserver" for name in METASERVERS}
     servers |= {name: "braidfs-storageserver" for name in STORAGE_SERVERS}

@@ -10,7 +10,6 @@ system, and nothing of it is imported.
 
 import ctypes
 import json
-import mmap
 import os
 import sys
 import threading
@@ -21,6 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from .memory import pages
 from .utilisation import Trace
 from .workload import Format, Workload, parse
 
@@ -133,7 +133,7 @@ class Gpu:
         return True
 
     def _read_on(self) -> None:
-        buffer = _memory_to_read_into()
+        buffer = pages(PIECE_BYTES)
         try:
             while (number := self._take()) is not None:
                 moved = self._read(self._reads[number], buffer)
@@ -169,13 +169,6 @@ class Gpu:
         finally:
             os.close(file)
         return moved
-
-
-def _memory_to_read_into() -> memoryview:
-    """Of PIECE_BYTES, from the beginning of a page on. A bytearray lies 16 bytes behind one, and
-    there some processors copy at a fifth of their rate
-    (docs/measurements/2026-11-23-aligned-memory.md)."""
-    return memoryview(mmap.mmap(-1, PIECE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def _read_range(file: int, path: str, offset: int, length: int, buffer: memoryview) -> None:
@@ -234,7 +227,7 @@ def save(folder: str, rank: int, size: int) -> Trace:
 def load(folder: str, rank: int, size: int) -> Trace:
     """Reads what save() wrote. Raises OSError with the file's name, also if bytes are missing."""
     path = f"{folder}/rank-{rank:05}"
-    buffer = _memory_to_read_into()
+    buffer = pages(PIECE_BYTES)
     began = time.monotonic()
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -53,8 +53,8 @@ fuse_init_out make_reply(const fuse_init_in& in, uint64_t flags,
   out.flags = static_cast<uint32_t>(flags);
   out.flags2 = static_cast<uint32_t>(flags >> 32);
   out.max_background = settings.max_background;
-  // With so many under way the kernel drops what it is about to read ahead, after it has made the
-  // pages: so that many may wait behind those that are being served.
+  // From this number of requests on, the kernel gives up what it reads ahead, after it has made the
+  // pages for it. So as many requests may wait as are being served.
   out.congestion_threshold = static_cast<uint16_t>(settings.max_background * 2);
   out.max_write = settings.max_write;
   out.time_gran = 1;

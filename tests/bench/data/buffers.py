@@ -1,16 +1,11 @@
-"""Memory for reads and writes: it begins at a page boundary, like the memory of fio and IOR."""
+"""Memory for reads and writes, which begins at a page."""
 
-import mmap
 import os
 
+from fsclient.validate.training.memory import pages
 from tests.bench.data.amounts import MIB
 
-
-def pages(size: int) -> memoryview:
-    """`size` bytes of zeros. A large bytearray begins 16 bytes after a page boundary, and then Zen
-    3 takes five times as long to copy from other pages (see
-    docs/measurements/2026-11-23-aligned-memory.md)."""
-    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+__all__ = ["filled", "pages"]
 
 
 def filled(size: int) -> memoryview:

@@ -2,10 +2,11 @@
 
 A machine with one disk feeds less than one GPU of the published unet3d (1.6 GB/s). So its files
 have a tenth of the published size here, a batch has one of them, and the GPU reads a thirtieth of
-the bytes in a second: 54 MB/s. Each GPU reads ten, so that fifty GPUs read 7 GB: a virtual machine
-may have to get memory back from its host when more pages are used at once, and waits for that
-longer than for any file system. Epochs have the short form. The kernel's caches are dropped before
-each epoch; what a peer's daemons keep in their own memory stays.
+the bytes in a second: 54 MB/s. Each GPU reads ten files in an epoch, so that fifty GPUs read 7 GB.
+With more, the page cache of a virtual machine may grow into memory that its host has taken back,
+and the time until the host gives it again would count as time of the file system. Epochs have the
+short form. The kernel's caches are dropped before each epoch; what a peer's daemons keep in their
+own memory stays.
 """
 
 import json
@@ -43,10 +44,10 @@ def _rows(_: Amounts) -> Iterator[Row]:
     yield Row(LARGE, "GPUs", (Bar(Than.LOCAL, 0.7), Bar(Than.PEERS, 2.5)))
 
 
-def _fed(place: Place, workload: str, *more: str) -> int:
+def _fed(place: Place, workload: str, *options: str) -> int:
     """The largest number of GPUs; 0 if not even one is kept busy. Raises RuntimeError."""
     words = [str(BIN / "braidfs"), "validate", str(place.folder), "--suite", "training", "--short"]
-    words += ["--workload", workload, "--gpu", "a100", "--gpus", "max", "--json", *more]
+    words += ["--workload", workload, "--gpu", "a100", "--gpus", "max", "--json", *options]
     if isinstance(place, BraidPlace):
         words += ["--key-file", str(place.cluster.plan.key_file)]
     else:
